@@ -66,9 +66,6 @@ class CacheState:
 class EvictionPolicy(Protocol):
     """Names the oldest tokens of a full window that leave, at least one."""
 
-    keeps_sinks: bool
-    """False: the first tokens leave like all others"""
-
     def span_to_evict(self, window: Span, capacity: int, borders: Sequence[int]) -> Span:
         """The span that leaves now.
 
@@ -83,12 +80,12 @@ class EvictTokens:
     """The oldest `count` tokens leave at once. `count=1` is the paper's rule, larger is cheaper to prefill."""
 
     count: int = 1
-    keeps_sinks: bool = True
 
     def __post_init__(self) -> None:
         if self.count < 1:
             raise UsageError(
-                f"cannot evict {self.count} tokens at a time", hint="--evict token, or a block such as --evict 64"
+                f"cannot evict {self.count} tokens at a time",
+                hint="--evict token, or a block such as --evict 64",
             )
 
     def span_to_evict(self, window: Span, capacity: int, borders: Sequence[int]) -> Span:
@@ -104,7 +101,6 @@ class EvictMessages:
     """
 
     pieces: int = 8
-    keeps_sinks: bool = True
 
     def span_to_evict(self, window: Span, capacity: int, borders: Sequence[int]) -> Span:
         later = bisect_right(borders, window.start)
@@ -116,8 +112,6 @@ class EvictMessages:
 @dataclass(frozen=True, slots=True)
 class EvictNothing:
     """Dense attention: everything stays, until it does not fit."""
-
-    keeps_sinks: bool = True
 
     def span_to_evict(self, window: Span, capacity: int, borders: Sequence[int]) -> Span:
         raise CacheFull(
