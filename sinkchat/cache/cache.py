@@ -1,0 +1,225 @@
+"""The cache that never fills: sinks stay, a window of recent tokens rolls (StreamingLLM, arXiv 2309.17453).
+
+Attention sinks are the first tokens of a stream. Softmax must put its weight somewhere, and a model learns to put
+what it does not need there; take them away and it falls apart. Keep them, and a window of recent tokens is enough
+to go on for ever.
+
+To the model, positions are ranks inside the cache: with tokens 0-3 and 6-8 held, the next one stands at 7. Since
+rotary scores know distance alone, two frames give the same ranks, and we use the one in which nearly nothing moves:
+
+- a window key stays as the model wrote it, at its place in the stream;
+- the next token is placed at `seen`;
+- pinned token i is placed at `evicted + i`, directly in front of the window, each time from a pristine copy.
+
+So forgetting moves a few pinned keys and nothing else. Only when positions grow large, where float32 angles
+become coarse, everything is *rebased*: turned back once, by one distance.
+
+Room is made between forwards, by whoever feeds the model: `make_room`, then a forward of at most `room` tokens at
+`positions`, then `commit`. A forward in between that fails leaves the cache as it was.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+from sinkchat.cache.layers import ContiguousLayer, KeysValues, Slots, group_layers
+from sinkchat.cache.policy import CacheState, EvictionPolicy, Span
+from sinkchat.cache.probe import LayerLayout
+from sinkchat.errors import UsageError
+
+# float32 angles err by 6e-4 rad at 10,000 and 4e-3 at 100,000: below this the error does not show.
+POSITION_LIMIT = 16_384
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """A moment that a cache can go back to. While it is the latest one, what leaves the window is kept here."""
+
+    seen: int
+    evicted: int
+    base: int
+    borders: list[int]
+    left: list[list[KeysValues]] = field(default_factory=list)
+    """for each eviction since, the tokens that left, by layer group, oldest first"""
+
+    @property
+    def kept(self) -> int:
+        """Tokens of the window at that moment that have left since and are kept here."""
+        return sum(groups[0].keys.shape[2] for groups in self.left)
+
+
+class SinkCache(Cache):
+    """Keys and values of pinned tokens and of a rolling window, for a `transformers` model.
+
+    `layouts` come from `probe`. `capacity` counts pinned and window tokens together; memory for them, and for the
+    slack in which the window slides, is allocated here, once. `position_limit` is the first position that the model
+    must never be given. A batch is one stream.
+    """
+
+    def __init__(
+        self,
+        layouts: Sequence[LayerLayout],
+        policy: EvictionPolicy,
+        *,
+        capacity: int,
+        pinned: int = 4,
+        position_limit: int = POSITION_LIMIT,
+    ) -> None:
+        if not 0 <= pinned < capacity:
+            raise UsageError(
+                f"{pinned:,} pinned tokens leave no window in a cache of {capacity:,}",
+                hint=f"fewer sinks, or --cache-size {pinned + max(16, pinned)}",
+            )
+        if capacity > position_limit:
+            raise UsageError(
+                f"a cache of {capacity:,} tokens is more than the {position_limit:,} positions that this model takes",
+                hint=f"--cache-size {position_limit}",
+            )
+        self.policy = policy
+        self.capacity = capacity
+        self.pinned = pinned
+        self.position_limit = position_limit
+        self._length = capacity + max(capacity // 4, 1)
+        self._groups = group_layers(layouts, self._length)
+        self._slots = Slots()
+        layers = {
+            index: ContiguousLayer(group, place, self._slots)
+            for group in self._groups
+            for place, index in enumerate(group.layers)
+        }
+        super().__init__(layers=[layers[index] for index in range(len(layouts))])
+        self._device = layouts[0].device
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets everything, pinned tokens too: a new stream begins."""
+        self._slots.front = self._slots.stop = 0
+        self._seen = 0
+        self._evicted = 0
+        self._base = 0
+        self._borders: list[int] = []
+        self._pristine: list[KeysValues] | None = None
+        self._checkpoint: Checkpoint | None = None
+
+    @property
+    def state(self) -> CacheState:
+        return CacheState(
+            seen=self._seen,
+            evicted=self._evicted,
+            pinned=min(self.pinned, self._seen),
+            capacity=self.capacity,
+            nbytes=sum(group.nbytes for group in self._groups),
+        )
+
+    @property
+    def room(self) -> int:
+        """How many tokens the next forward may bring."""
+        return self.capacity - (self._seen - self._evicted)
+
+    def positions(self, count: int) -> Tensor:
+        """Position ids (1, `count`) of the next tokens."""
+        first = self._seen - self._base
+        return torch.arange(first, first + count, device=self._device).unsqueeze(0)
+
+    def commit(self, count: int) -> None:
+        """Counts the `count` tokens of a forward that has succeeded."""
+        self._slots.stop += count
+        self._seen += count
+
+    def open_message(self, at: int) -> None:
+        """A message begins with token `at` of the stream, held or still to come: a place to cut."""
+        if at >= self.pinned and (not self._borders or at > self._borders[-1]):
+            self._borders.append(at)
+
+    def make_room(self) -> Span | None:
+        """Lets the oldest window tokens leave if the cache is full, by the policy; the span that left."""
+        if self.room:
+            return None
+        window = Span(self.state.next_to_leave, self._seen)
+        span = self.policy.span_to_evict(window, self.capacity - self.pinned, self._borders)
+        self._keep_pristine()
+        self._journal(len(span))
+        self._slots.front += len(span)
+        self._evicted += len(span)
+        self._borders = self._borders[bisect_left(self._borders, span.stop) :]
+        self._slide_back()
+        self._rebase()
+        self._place_pinned()
+        return span
+
+    def checkpoint(self) -> Checkpoint:
+        """Marks this moment to come back to with `rewind`. An earlier mark is given up."""
+        self._checkpoint = Checkpoint(self._seen, self._evicted, self._base, list(self._borders))
+        return self._checkpoint
+
+    def release(self) -> None:
+        """Gives up the mark: what leaves from now on is gone."""
+        self._checkpoint = None
+
+    def rewind(self, checkpoint: Checkpoint) -> None:
+        """Puts the cache back as it was at the latest `checkpoint`, to the bit, whatever has left since.
+
+        The checkpoint stays in force: it can be rewound to again.
+        """
+        if checkpoint is not self._checkpoint:
+            raise ValueError("only the latest checkpoint can be rewound to")
+        window = max(0, checkpoint.seen - checkpoint.evicted - self.pinned)
+        oldest = self._slots.front + self.pinned
+        for index, group in enumerate(self._groups):
+            still_held = group.read(oldest, oldest + window - checkpoint.kept)
+            start = self.pinned
+            for tokens in (*(groups[index] for groups in checkpoint.left), still_held):
+                group.write(start, tokens)
+                start += tokens.keys.shape[2]
+        self._slots.front, self._slots.stop = 0, checkpoint.seen - checkpoint.evicted
+        self._seen, self._evicted, self._base = checkpoint.seen, checkpoint.evicted, checkpoint.base
+        self._borders = list(checkpoint.borders)
+        self._place_pinned()
+        if self._seen < self.pinned:
+            self._pristine = None
+        checkpoint.left.clear()
+
+    def _keep_pristine(self) -> None:
+        """Copies the pinned tokens as the model wrote them, before they are moved for the first time."""
+        if self._pristine is None:
+            front = self._slots.front
+            self._pristine = [group.read(front, front + self.pinned) for group in self._groups]
+
+    def _place_pinned(self) -> None:
+        """Writes the pinned tokens directly in front of the window, at `evicted` and on."""
+        if self._pristine is not None:
+            for group, pristine in zip(self._groups, self._pristine, strict=True):
+                group.write(self._slots.front, pristine, distance=self._evicted - self._base)
+
+    def _journal(self, count: int) -> None:
+        """Keeps the oldest `count` window tokens for a rewind, as far as the checkpoint held them."""
+        mark = self._checkpoint
+        if mark is not None:
+            count = min(count, mark.seen - mark.evicted - self.pinned - mark.kept)
+            if count > 0:
+                start = self._slots.front + self.pinned
+                mark.left.append([group.read(start, start + count) for group in self._groups])
+
+    def _slide_back(self) -> None:
+        """Copies the window to the buffer's front where the next tokens might not fit behind it."""
+        slots = self._slots
+        if slots.front + self.capacity > self._length:
+            window = slots.stop - slots.front - self.pinned
+            for group in self._groups:
+                group.shift(slots.front + self.pinned, self.pinned, window)
+            slots.front, slots.stop = 0, self.pinned + window
+
+    def _rebase(self) -> None:
+        """Turns the window back to the first positions where the next tokens would reach the limit."""
+        if self._seen + self.room - self._base <= self.position_limit:
+            return
+        window = self._slots.stop - self._slots.front - self.pinned
+        self._journal(window)
+        distance = self._evicted - self._base
+        for group in self._groups:
+            group.turn(self._slots.front + self.pinned, self._slots.stop, -distance)
+        self._base = self._evicted

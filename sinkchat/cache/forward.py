@@ -1,0 +1,52 @@
+"""How the cache speaks to a model: one forward, in the words that its signature knows.
+
+transformers renamed the cache argument (`past_key_values` until 5.17, `cache` since), some families take no
+`position_ids`, some no `logits_to_keep`. The signature says which; nothing is guessed from versions or names.
+"""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+
+from sinkchat.errors import CannotStream
+
+
+class Forward:
+    """Calls `model` on token ids with a cache. The model is left as it is."""
+
+    def __init__(self, model: nn.Module) -> None:
+        parameters = inspect.signature(inspect.unwrap(type(model).forward)).parameters
+        names = [name for name in ("cache", "past_key_values") if name in parameters]
+        if not names:
+            raise CannotStream(
+                f"{type(model).__name__} keeps no keys and values: its forward takes no cache",
+                hint="a model with attention layers",
+            )
+        self.model = model
+        self.takes_positions = "position_ids" in parameters
+        self._cache_argument = names[0]
+        self._keeps_last_logits = "logits_to_keep" in parameters
+
+    @property
+    def device(self) -> torch.device:
+        """Where input ids go: the device of the embedding."""
+        embedding: nn.Module = self.model.get_input_embeddings()  # type: ignore[operator]
+        return next(embedding.parameters()).device
+
+    def __call__(self, input_ids: Tensor, position_ids: Tensor, cache: Cache, *, logits_to_keep: int = 1) -> Tensor:
+        """Logits (B, `logits_to_keep`, V) of the last tokens; 0 keeps all. `input_ids` and `position_ids` are (B, T).
+
+        No attention mask is passed: with all held tokens in one run before the new ones, causal attention is
+        exact for every family.
+        """
+        arguments: dict[str, Any] = {self._cache_argument: cache, "use_cache": True}
+        if self.takes_positions:
+            arguments["position_ids"] = position_ids
+        if self._keeps_last_logits:
+            arguments["logits_to_keep"] = logits_to_keep
+        with torch.inference_mode():
+            logits: Tensor = self.model(input_ids=input_ids, **arguments).logits
+        return logits if logits_to_keep == 0 else logits[:, -logits_to_keep:]

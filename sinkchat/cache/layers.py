@@ -1,0 +1,131 @@
+"""Where keys and values live: the contiguous layout, `[pinned | window]` as one run of slots.
+
+A buffer is allocated once, a little longer than the capacity. New tokens are written behind the window; what is
+held is one slice, so attention needs no mask. Forgetting moves the start of the slice forward, over the oldest
+window tokens; the pinned ones, few, are then written again directly in front of the window. When the slice reaches
+the buffer's end it is copied back to the front: once per `slack` tokens, never per token.
+
+    slots   |..............[SSSS|oldest ............ newest]........|
+                           front                          stop
+
+This file knows slots. It does not know positions in the stream, policies or when there is room.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin
+
+from sinkchat.cache.probe import LayerLayout
+from sinkchat.cache.rope import Rotation, rotate
+
+
+@dataclass(slots=True)
+class Slots:
+    """Which slots of every layer's buffer are in use: `[front, stop)`. One object for all layers."""
+
+    front: int = 0
+    stop: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeysValues:
+    """Keys (N, H, T, D) and values of the same T tokens in N layers, both owned by the holder."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class LayerGroup:
+    """The buffers of all layers that are shaped alike and turn alike, so that one operation serves them all.
+
+    `keys` is (N, H, L, Dk), `values` (N, H, L, Dv): layers, heads, slots, dimensions.
+    """
+
+    def __init__(self, layout: LayerLayout, layers: Sequence[int], length: int) -> None:
+        shape = (len(layers), layout.heads, length)
+        self.layers = tuple(layers)
+        self.rotation: Rotation | None = layout.rotation
+        self.keys = torch.zeros(*shape, layout.key_width, dtype=layout.dtype, device=layout.device)
+        self.values = torch.zeros(*shape, layout.value_width, dtype=layout.dtype, device=layout.device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+    def read(self, start: int, stop: int) -> KeysValues:
+        """A copy of the slots `[start, stop)`."""
+        return KeysValues(self.keys[:, :, start:stop].clone(), self.values[:, :, start:stop].clone())
+
+    def write(self, start: int, tokens: KeysValues, *, distance: int = 0) -> None:
+        """Puts `tokens` into the slots from `start` on, their keys moved by `distance` positions."""
+        stop = start + tokens.keys.shape[2]
+        keys = tokens.keys
+        if self.rotation is not None and distance:
+            keys = rotate(keys, distance, self.rotation)
+        self.keys[:, :, start:stop] = keys
+        self.values[:, :, start:stop] = tokens.values
+
+    def shift(self, source: int, target: int, count: int) -> None:
+        """Copies `count` slots from `source` down to `target`, in blocks that do not overlap."""
+        step = source - target
+        for first in range(0, count, step):
+            block = min(step, count - first)
+            for buffer in (self.keys, self.values):
+                old = buffer[:, :, source + first : source + first + block]
+                buffer[:, :, target + first : target + first + block] = old
+
+    def turn(self, start: int, stop: int, distance: int) -> None:
+        """Moves the keys in the slots `[start, stop)` by `distance` positions, a layer at a time."""
+        if self.rotation is not None:
+            for keys in self.keys:
+                keys[:, start:stop] = rotate(keys[:, start:stop], distance, self.rotation)
+
+
+class ContiguousLayer(CacheLayerMixin):
+    """One layer of a group, as transformers' attention speaks to it.
+
+    `update` writes behind what is held and returns all of it; nothing is forgotten there, and nothing is counted
+    until the whole forward has succeeded, so a forward that is broken off leaves every layer as it was.
+    """
+
+    is_sliding = False
+
+    def __init__(self, group: LayerGroup, index: int, slots: Slots) -> None:
+        super().__init__()
+        self._slots = slots
+        self.keys = group.keys[index : index + 1]
+        self.values = group.values[index : index + 1]
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """The buffers exist from the start."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """All held keys and values (1, H, T, D), the new ones at the end; views of the buffers."""
+        slots = self._slots
+        stop = slots.stop + key_states.shape[2]
+        self.keys[:, :, slots.stop : stop] = key_states
+        self.values[:, :, slots.stop : stop] = value_states
+        return self.keys[:, :, slots.front : stop], self.values[:, :, slots.front : stop]
+
+    def get_seq_length(self) -> int:
+        return self._slots.stop - self._slots.front
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+def group_layers(layouts: Sequence[LayerLayout], length: int) -> list[LayerGroup]:
+    """Buffers of `length` slots for every layer, alike layers together."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for index, layout in enumerate(layouts):
+        shape = (layout.heads, layout.key_width, layout.value_width, layout.dtype, layout.device)
+        alike.setdefault((*shape, id(layout.rotation)), []).append(index)
+    return [LayerGroup(layouts[layers[0]], layers, length) for layers in alike.values()]
