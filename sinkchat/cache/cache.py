@@ -69,19 +69,14 @@ class SinkCache(Cache):
         pinned: int = 4,
         position_limit: int = POSITION_LIMIT,
     ) -> None:
-        if not 0 <= pinned < capacity:
-            raise UsageError(
-                f"{pinned:,} pinned tokens leave no window in a cache of {capacity:,}",
-                hint=f"fewer sinks, or --cache-size {pinned + max(16, pinned)}",
-            )
         if capacity > position_limit:
             raise UsageError(
                 f"a cache of {capacity:,} tokens is more than the {position_limit:,} positions that this model takes",
                 hint=f"--cache-size {position_limit}",
             )
         self.policy = policy
-        self.capacity = capacity
         self.pinned = pinned
+        self.capacity = capacity
         self.position_limit = position_limit
         self._length = capacity + max(capacity // 4, 1)
         self._groups = group_layers(layouts, self._length)
@@ -96,7 +91,12 @@ class SinkCache(Cache):
         self.reset()
 
     def reset(self) -> None:
-        """Forgets everything, pinned tokens too: a new stream begins."""
+        """Forgets everything: a new stream begins, of which the first `self.pinned` tokens will stay."""
+        if not 0 <= self.pinned < self.capacity:
+            raise UsageError(
+                f"{self.pinned:,} pinned tokens leave no window in a cache of {self.capacity:,}",
+                hint=f"fewer sinks, or --cache-size {self.pinned + max(16, self.pinned)}",
+            )
         self._slots.front = self._slots.stop = 0
         self._seen = 0
         self._evicted = 0

@@ -5,12 +5,18 @@ Plain values: the command line, the configuration and the tests build these with
 
 from dataclasses import dataclass
 
+DEFAULT_CACHE_SIZE = 2048
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """What is remembered. `sinks=None` pins the larger of 4 tokens and the opening (BOS, system block)."""
+    """What is remembered.
 
-    cache_size: int = 2048
+    `cache_size=None` is 2,048 tokens, or what the model was trained on where that is less. `sinks=None` pins the
+    larger of 4 tokens and the opening (BOS, system block).
+    """
+
+    cache_size: int | None = None
     sinks: int | None = None
     evict: str = "turn"
     policy: str = "sink"

@@ -1,0 +1,126 @@
+"""From a model's name to a conversation: load it, find out how its keys move, give it a memory and a session.
+
+The one place where all parts meet. Each step may refuse, with the reason, before any text.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from sinkchat.cache.cache import SinkCache
+from sinkchat.cache.policy import EvictionPolicy, EvictMessages, EvictNothing, EvictTokens
+from sinkchat.cache.probe import LayerLayout, layer_shapes, probe, shift_test
+from sinkchat.chat.options import DEFAULT_CACHE_SIZE, ChatOptions, MemoryOptions, ModelCard
+from sinkchat.chat.session import ChatSession
+from sinkchat.engine.engine import Engine
+from sinkchat.errors import UsageError
+from sinkchat.models.families import Limits, limits_of
+from sinkchat.models.loading import LoadedModel, LoadOptions, Progress, load_model, silent
+from sinkchat.models.sources import DEFAULT_MODEL
+
+
+def start_session(
+    name: str = DEFAULT_MODEL,
+    *,
+    load: LoadOptions | None = None,
+    memory: MemoryOptions | None = None,
+    chat: Mapping[str, Any] | None = None,
+    sources: Mapping[str, str] | None = None,
+    system: str | None = None,
+    progress: Progress = silent,
+) -> ChatSession:
+    """A session with the model `name`. `chat` holds the options that were chosen, `sources` by whom.
+
+    An option that nobody chose comes from the model's generation config, else from `ChatOptions`.
+    """
+    loaded = load_model(name, load if load is not None else LoadOptions(), progress=progress)
+    progress("finding out how its keys move")
+    return session_for(loaded, memory=memory, chat=chat, sources=sources, system=system)
+
+
+def session_for(
+    loaded: LoadedModel,
+    *,
+    memory: MemoryOptions | None = None,
+    chat: Mapping[str, Any] | None = None,
+    sources: Mapping[str, str] | None = None,
+    system: str | None = None,
+) -> ChatSession:
+    """A session with a model that is loaded."""
+    memory = memory if memory is not None else MemoryOptions()
+    generation = loaded.model.generation_config
+    chosen = dict(chat or {})
+    from_model = {name: value for name, value in _model_options(generation).items() if name not in chosen}
+    options = replace(ChatOptions(), **from_model, **chosen)
+    stated = {field.name: "built-in" for field in fields(ChatOptions)} | dict.fromkeys(from_model, "model")
+    return ChatSession(
+        Engine(loaded.model, build_cache(loaded, memory)),
+        loaded.tokenizer,
+        card=ModelCard(loaded.name, loaded.quant, loaded.dtype, loaded.device, loaded.max_length),
+        options=options,
+        sources=stated | dict.fromkeys(chosen, "flag") | dict(sources or {}),
+        system=system,
+        sinks=0 if memory.policy == "window" else memory.sinks,
+        stop_ids=_ids(generation.eos_token_id) | _ids(loaded.tokenizer.eos_token_id),
+        notices=loaded.notes,
+    )
+
+
+def build_cache(loaded: LoadedModel, memory: MemoryOptions) -> SinkCache:
+    """A cache for the model, of the size and policy asked for. Refuses what cannot stream."""
+    policy = eviction_policy(memory)
+    limits = limits_of(loaded.model.config)
+    if isinstance(policy, EvictNothing):
+        layouts = layer_shapes(loaded.model, name=loaded.name)
+        capacity = _capacity(memory, limits, layouts, loaded.name)
+        return SinkCache(layouts, policy, capacity=capacity, pinned=0, position_limit=capacity)
+    trained = limits.trained or DEFAULT_CACHE_SIZE
+    layouts = probe(loaded.model, position_limit=min(trained, limits.positions(trained)), name=loaded.name)
+    capacity = _capacity(memory, limits, layouts, loaded.name)
+    position_limit = limits.positions(capacity)
+    shift_test(loaded.model, last_position=position_limit - 1, name=loaded.name)
+    return SinkCache(layouts, policy, capacity=capacity, pinned=0, position_limit=position_limit)
+
+
+def eviction_policy(memory: MemoryOptions) -> EvictionPolicy:
+    """The policy that the options name. Raises `UsageError` for words that are none."""
+    if memory.policy not in ("sink", "window", "dense"):
+        raise UsageError(f"--policy {memory.policy} is not known", hint="--policy sink, window or dense")
+    if memory.policy == "dense":
+        return EvictNothing()
+    if memory.evict == "turn":
+        return EvictMessages()
+    if memory.evict == "token":
+        return EvictTokens(1)
+    if memory.evict.isdecimal():
+        return EvictTokens(int(memory.evict))
+    raise UsageError(f"--evict {memory.evict} is not known", hint="--evict turn, token, or a number of tokens")
+
+
+def _capacity(memory: MemoryOptions, limits: Limits, layouts: tuple[LayerLayout, ...], name: str) -> int:
+    largest = limits.capacity
+    if memory.cache_size is None:
+        return min(DEFAULT_CACHE_SIZE, largest or DEFAULT_CACHE_SIZE)
+    if largest is not None and memory.cache_size > largest:
+        kv = largest * sum(
+            layout.heads * (layout.key_width + layout.value_width) * layout.dtype.itemsize for layout in layouts
+        )
+        raise UsageError(
+            f"--cache-size {memory.cache_size} is more than the {largest:,} positions {name} was trained on",
+            hint=f"--cache-size {largest} ({kv / 2**30:.2f} GiB of KV)",
+        )
+    return memory.cache_size
+
+
+def _model_options(generation: Any) -> dict[str, Any]:
+    """The options that a model's generation config states."""
+    stated = generation.to_diff_dict() if generation is not None else {}
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    return {name: stated[name] for name in names if stated.get(name) is not None}
+
+
+def _ids(eos: int | list[int] | None) -> frozenset[int]:
+    """End-of-sequence ids as configurations write them: one, several or none."""
+    if eos is None:
+        return frozenset()
+    return frozenset([eos] if isinstance(eos, int) else eos)

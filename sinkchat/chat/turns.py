@@ -1,0 +1,103 @@
+"""Which turns are still remembered: places in the stream, told in the words of the person's own turns.
+
+A turn runs from its first token to the first of the next. It is gone when the window holds no token of it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sinkchat.cache.policy import CacheState, Span
+from sinkchat.chat.events import Evicted, TurnRest
+
+PREVIEW = 80
+"""characters of a message that are kept to name it by"""
+
+FORGOTTEN_KEPT = 1_000
+"""forgotten turns that are still listed: a chat that never ends must not grow by a list"""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One exchange: `tokens` in all, `left` of them still held. `user` and `answer` are beginnings, to name it by."""
+
+    number: int
+    user: str
+    answer: str
+    tokens: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    number: int
+    start: int
+    user: str = ""
+    answer: str = ""
+
+
+class TurnLedger:
+    """Where each turn began. What is left of it follows from the cache's state."""
+
+    def __init__(self) -> None:
+        self._entries: list[_Entry] = []
+        self.count = 0
+        """turns since the conversation began"""
+
+    def begin(self, start: int) -> int:
+        """A turn begins with token `start` of the stream; its number, from 1."""
+        self.count += 1
+        self._entries.append(_Entry(self.count, start))
+        return self.count
+
+    def cancel(self) -> None:
+        """Takes the latest turn back."""
+        self._entries.pop()
+        self.count -= 1
+
+    def name(self, *, user: str = "", answer: str = "") -> None:
+        """Names the latest turn by what was said in it; an empty word changes nothing."""
+        entry = self._entries[-1]
+        self._entries[-1] = replace(entry, user=shorten(user) or entry.user, answer=shorten(answer) or entry.answer)
+
+    def turns(self, state: CacheState) -> list[Turn]:
+        """All turns, oldest first, measured against what the cache holds."""
+        return [
+            Turn(entry.number, entry.user, entry.answer, stop - entry.start, _held(entry.start, stop, state))
+            for entry, stop in self._spans(state)
+        ]
+
+    def evicted(self, span: Span, state: CacheState) -> Evicted:
+        """What the eviction of `span` means for the turns; `state` is the one after it."""
+        gone: list[int] = []
+        partly: TurnRest | None = None
+        for entry, stop in self._spans(state):
+            if entry.start < span.stop and stop > span.start:
+                left = stop - span.stop
+                if left > 0:
+                    partly = TurnRest(entry.number, stop - entry.start, left)
+                else:
+                    gone.append(entry.number)
+        self._drop_forgotten(state)
+        return Evicted(span, tuple(gone), partly, state)
+
+    def _spans(self, state: CacheState) -> Iterator[tuple[_Entry, int]]:
+        for index, entry in enumerate(self._entries):
+            last = index + 1 == len(self._entries)
+            yield entry, max(entry.start, state.seen) if last else self._entries[index + 1].start
+
+    def _drop_forgotten(self, state: CacheState) -> None:
+        forgotten = sum(stop <= state.next_to_leave for _, stop in self._spans(state))
+        del self._entries[: max(0, forgotten - FORGOTTEN_KEPT)]
+
+
+def shorten(text: str) -> str:
+    """The beginning of `text` on one line."""
+    line = " ".join(text[: 4 * PREVIEW].split())
+    return line if len(line) <= PREVIEW else line[: PREVIEW - 1] + "…"
+
+
+def _held(start: int, stop: int, state: CacheState) -> int:
+    """Tokens of `[start, stop)` that are pinned or in the window."""
+    pinned = max(0, min(stop, state.pinned) - start)
+    window = max(0, min(stop, state.seen) - max(start, state.next_to_leave))
+    return pinned + window

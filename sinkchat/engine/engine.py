@@ -1,0 +1,151 @@
+"""Token ids in, token ids out. The engine knows no text, no turns and no screen.
+
+It owns the loop around the model: before each forward room is made, and no forward brings more than there is room
+for. So what is forgotten depends on how many tokens came, never on how they were handed over: 10,000 tokens one by
+one, in chunks of 7 or as one paste give the same logits.
+
+Everything is a generator of `Step`s. Leaving the loop stops the work, between two forwards, with all layers alike.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sinkchat.cache.cache import Checkpoint, SinkCache
+from sinkchat.cache.forward import Forward
+from sinkchat.cache.policy import CacheState, Span
+from sinkchat.engine.sampling import Sampler
+from sinkchat.engine.segment import Segment
+from sinkchat.errors import OutOfMemory
+
+CHUNK_SIZE = 256
+
+
+def never() -> bool:
+    """The stop flag that is never set."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward's worth of progress: the token that was drawn, or None while input is read."""
+
+    token: int | None
+    evicted: tuple[Span, ...]
+    """what left memory since the step before"""
+    state: CacheState
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment that an engine can go back to."""
+
+    checkpoint: Checkpoint
+    held_ids: tuple[int, ...]
+    pending: tuple[int, ...]
+    logits: Tensor | None
+
+
+class Engine:
+    """A causal model and its cache, fed with ids. One stream; `generator` is a CPU one and decides every draw."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        cache: SinkCache,
+        *,
+        generator: torch.Generator | None = None,
+        chunk_size: int = CHUNK_SIZE,
+    ) -> None:
+        self.cache = cache
+        self.generator = generator if generator is not None else torch.Generator()
+        self.chunk_size = chunk_size
+        self.held_ids: list[int] = []
+        """the ids of the tokens that the cache holds, pinned ones first"""
+        self.pending: list[int] = []
+        """tokens of the stream that are not in the cache yet, such as the last one drawn"""
+        self.logits: Tensor | None = None
+        """(V,) of the last token that was fed"""
+        self._forward = Forward(model)
+
+    @property
+    def state(self) -> CacheState:
+        return self.cache.state
+
+    def reset(self) -> None:
+        """Begins a new stream."""
+        self.cache.reset()
+        self.held_ids.clear()
+        self.pending.clear()
+        self.logits = None
+
+    def mark(self) -> Mark:
+        """This moment, to come back to. An earlier mark is given up."""
+        return Mark(self.cache.checkpoint(), tuple(self.held_ids), tuple(self.pending), self.logits)
+
+    def rewind(self, mark: Mark) -> None:
+        """Puts cache, ids and logits back as they were at the latest mark, to the bit."""
+        self.cache.rewind(mark.checkpoint)
+        self.held_ids[:] = mark.held_ids
+        self.pending[:] = mark.pending
+        self.logits = mark.logits
+
+    def read(self, segments: Iterable[Segment]) -> Iterator[Step]:
+        """Feeds ids, in chunks; a step for each forward. Pulls only as much input as the next chunk takes."""
+        for segment in segments:
+            if segment.opens_message:
+                self.cache.open_message(self.state.seen + len(self.pending))
+            self.pending.extend(segment.ids)
+            while len(self.pending) >= self.chunk_size:
+                yield self._feed()
+        while self.pending:
+            yield self._feed()
+
+    def generate(
+        self, sampler: Sampler, *, stop_ids: frozenset[int], max_tokens: int = 0, stopped: Callable[[], bool] = never
+    ) -> Iterator[Step]:
+        """Draws tokens until one of `stop_ids` (its step is the last), `max_tokens` (0: no limit) or `stopped()`.
+
+        A step is yielded before its token is fed, so that it can be shown while the model works on. The last token
+        stays in `pending`, unless it is a stop id: that is not part of the answer, and what follows brings it.
+        """
+        count = 0
+        evicted: tuple[Span, ...] = ()
+        while not stopped():
+            if self.logits is None:
+                raise ValueError("nothing was read: there is nothing to go on from")
+            token = sampler.draw(self.logits, self.held_ids, self.generator)
+            if token in stop_ids:
+                yield Step(token, evicted, self.state)
+                return
+            self.pending.append(token)
+            count += 1
+            yield Step(token, evicted, self.state)
+            if count == max_tokens or stopped():
+                return
+            evicted = self._feed().evicted
+
+    def _feed(self) -> Step:
+        """Moves ids from the front of `pending` into the cache: a chunk, or as many as there is room for."""
+        span = self.cache.make_room()
+        if span is not None:
+            del self.held_ids[self.cache.pinned : self.cache.pinned + len(span)]
+        ids = self.pending[: min(self.chunk_size, self.cache.room)]
+        self.logits = self._run(ids)
+        self.cache.commit(len(ids))
+        self.held_ids.extend(ids)
+        del self.pending[: len(ids)]
+        return Step(None, (span,) if span is not None else (), self.state)
+
+    def _run(self, ids: Sequence[int]) -> Tensor:
+        """Logits (V,) of the last of `ids`. A forward that fails changes nothing that the cache counts."""
+        input_ids = torch.tensor([ids], device=self._forward.device)
+        try:
+            return self._forward(input_ids, self.cache.positions(len(ids)), self.cache)[0, -1]
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(
+                f"out of memory reading {len(ids):,} tokens with {self.state.occupied:,} in memory",
+                hint="a smaller --cache-size, or --quant nf4; the conversation goes on as before this turn",
+            ) from error
