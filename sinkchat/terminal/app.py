@@ -1,0 +1,141 @@
+"""`sinkchat run`, once its options are objects: a conversation at a prompt, a filter in a pipe, or both.
+
+What stdin and stdout are decides. Whatever cannot be meant is refused before a model is loaded.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from sinkchat.errors import ExitStatus, UsageError
+from sinkchat.terminal.conversation import Conversation
+from sinkchat.terminal.environment import ColorChoice, Environment
+from sinkchat.terminal.exchanges import FORMS, Exchange, Question
+from sinkchat.terminal.intake import Intake
+from sinkchat.terminal.pipes import FITS, answer_all
+from sinkchat.terminal.records import RecordsView
+from sinkchat.terminal.sanitize import visible
+from sinkchat.terminal.screen import Beside, Nowhere, Screen
+from sinkchat.terminal.signals import Interrupts, leaving_on_sigterm
+from sinkchat.terminal.view import Details, Losses, PersonView, Progress, RunView, TextView, introduce
+
+Verbosity: TypeAlias = Literal["quiet", "normal", "verbose"]
+Load: TypeAlias = Callable[[Callable[[str], None]], Conversation]
+"""Loads the model; calls its argument with a short sentence whenever there is something new to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a person or a program wants to be spoken to."""
+
+    prompt: str | None = None
+    input: Literal["auto", "text", "lines", "jsonl"] = "auto"
+    format: Literal["text", "jsonl"] = "text"
+    fit: Literal["warn", "error"] = "warn"
+    interactive: bool = False
+    history: bool = True
+    verbosity: Verbosity = "normal"
+    color: ColorChoice = "auto"
+
+
+class Run:
+    """One run of the program."""
+
+    def __init__(self, options: RunOptions, environment: Environment) -> None:
+        self._options = options
+        self._environment = environment
+        self._stdin_is_terminal = environment.stdin.isatty()
+        self._stderr = Beside.on(environment.stderr, environment, options.color)
+        self._beside = self._unless_quiet(self._stderr)
+        self._refuse_contradictions()
+
+    def main(self, load: Load) -> ExitStatus:
+        """Loads the model and converses until there is nothing more to say."""
+        with leaving_on_sigterm():
+            try:
+                conversation = load(self._beside.status)
+            finally:
+                self._beside.erase_status()
+            if self._stdin_is_terminal and self._options.prompt is None:
+                return self._at_the_prompt(conversation)
+            status = self._in_the_pipe(conversation)
+            if status is ExitStatus.OK and self._options.interactive:
+                return self._at_the_prompt(conversation)
+            return status
+
+    def _refuse_contradictions(self) -> None:
+        options, stdout_is_terminal = self._options, self._environment.stdout.isatty()
+        if self._stdin_is_terminal and options.input != "auto":
+            raise UsageError(
+                f"--input {options.input} reads a pipe or a file, and stdin is a terminal",
+                hint=f"sinkchat run --input {options.input} < FILE",
+            )
+        if options.prompt is not None and not options.prompt.strip():
+            raise UsageError("PROMPT is empty", hint='sinkchat run smollm2 "What is a transformer?"')
+        talks = options.interactive or (self._stdin_is_terminal and options.prompt is None)
+        if talks and not stdout_is_terminal:
+            raise UsageError(
+                "a conversation at the keyboard needs a terminal, and stdout is none",
+                hint='sinkchat run smollm2 "What is a transformer?" for one answer',
+            )
+        if talks and options.format == "jsonl":
+            raise UsageError(
+                "--format jsonl is for programs, and this would be a conversation at the keyboard",
+                hint="give a PROMPT, or pipe some text in, without -i",
+            )
+
+        if options.interactive and not self._stdin_is_terminal:
+            self._environment.open_terminal().close()
+
+    def _in_the_pipe(self, conversation: Conversation) -> ExitStatus:
+        options, environment = self._options, self._environment
+        with Interrupts(conversation.stop, clock=environment.clock) as interrupts:
+            intake = Intake(environment.stdin, waiting=interrupts.waiting)
+            if self._stdin_is_terminal and options.prompt is not None:
+                exchanges: Iterable[Exchange] = [Question(visible(options.prompt))]
+            else:
+                form = FORMS["text" if options.input == "auto" else options.input]
+                exchanges = form(intake, options.prompt)
+            status = answer_all(
+                exchanges,
+                conversation,
+                view=self._run_view(),
+                fit=FITS[options.fit](),
+                interrupts=interrupts,
+                reader_has_gone=environment.reader_has_gone,
+            )
+        if intake.bad_bytes:
+            self._beside.note(f"{intake.bad_bytes:,} bytes of stdin are not UTF-8 and were read as U+FFFD")
+        return status
+
+    def _run_view(self) -> RunView:
+        verbose = self._options.verbosity == "verbose"
+        stdout = self._environment.stdout
+        if self._options.format == "jsonl":
+            return RecordsView(stdout, Details(self._beside) if verbose else Progress(self._beside))
+        screen = Screen.on(stdout, self._environment, self._options.color)
+        return TextView(screen, Details(self._beside) if verbose else Losses(self._beside))
+
+    def _at_the_prompt(self, conversation: Conversation) -> ExitStatus:
+        from sinkchat.terminal.keyboard import open_keyboard
+        from sinkchat.terminal.repl import Repl
+
+        environment = self._environment
+        screen = Screen.on(environment.stdout, environment, self._options.color)
+        beside = self._unless_quiet(screen)
+        repl = Repl(conversation, screen=screen, view=PersonView(screen, beside), clock=environment.clock)
+        introduce(conversation, beside)
+        beside.aside("/help lists the commands, Ctrl-D leaves")
+        with ExitStack() as stack:
+            keyboard = open_keyboard(
+                history=environment.state_folder / "history" if self._options.history else None,
+                note=beside.note,
+                leaves=repl.stopped_lately,
+                color=environment.is_coloured(environment.stdout, self._options.color),
+                terminal=None if self._stdin_is_terminal else stack.enter_context(environment.open_terminal()),
+            )
+            return repl.run(keyboard)
+
+    def _unless_quiet(self, screen: Screen) -> Screen:
+        return Nowhere(clock=self._environment.clock) if self._options.verbosity == "quiet" else screen

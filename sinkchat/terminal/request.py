@@ -1,0 +1,100 @@
+"""What was asked for: options that were given, each in its range, with where it was typed.
+
+Only what was given is handed on. What stands for the rest is decided where the defaults live: with the
+model and in the option dataclasses.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sinkchat.chat.options import MemoryOptions
+from sinkchat.errors import UsageError
+from sinkchat.terminal.sanitize import visible
+from sinkchat.terminal.settings import SETTINGS
+
+LOAD_OPTIONS = ("quant", "dtype", "device", "revision", "offline", "trust_remote_code", "chat_template")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A value that was given. `typed` is the name it was given by, `source` where: `flag`, or the variable."""
+
+    value: Any
+    typed: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The conversation that was asked for. A mapping holds only what was chosen; `sources` says by whom."""
+
+    model: str | None
+    load: Mapping[str, Any]
+    memory: MemoryOptions
+    chat: Mapping[str, Any]
+    sources: Mapping[str, str]
+    system: str | None
+
+
+def request_for(chosen: Mapping[str, Chosen]) -> Request:
+    """The conversation that these options ask for. Raises UsageError where one is out of its range."""
+    answers = _answer_options(chosen)
+    return Request(
+        model=_model(_value(chosen, "model")),
+        load=_picked(chosen, LOAD_OPTIONS),
+        memory=MemoryOptions(**_memory_options(chosen)),
+        chat=answers,
+        sources={name: chosen[name].source for name in answers},
+        system=_system_prompt(_value(chosen, "system"), _value(chosen, "system_file")),
+    )
+
+
+def _value(chosen: Mapping[str, Chosen], name: str) -> Any:
+    return chosen[name].value if name in chosen else None
+
+
+def _picked(chosen: Mapping[str, Chosen], names: Sequence[str]) -> dict[str, Any]:
+    return {name: chosen[name].value for name in names if name in chosen}
+
+
+def _answer_options(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
+    """The fields of `ChatOptions` that were given, each in its range."""
+    given = {one.field: (one, chosen[one.field]) for one in SETTINGS if one.field in chosen}
+    return {
+        field: one.checked(tuple(it.value) if field == "stop" else it.value, typed=it.typed)
+        for field, (one, it) in given.items()
+    }
+
+
+def _memory_options(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
+    """The fields of `MemoryOptions` that were given."""
+    given = _picked(chosen, ("cache_size", "sinks", "evict", "policy"))
+    if (size := given.get("cache_size")) is not None and size < 1:
+        raise UsageError(f"{chosen['cache_size'].typed} is {size}; use a whole number from 1 up")
+    if (sinks := given.get("sinks")) is not None:
+        if sinks != "auto" and not sinks.isdecimal():
+            raise UsageError(f"{chosen['sinks'].typed} is {sinks}; use auto or a whole number from 0 up")
+        given["sinks"] = None if sinks == "auto" else int(sinks)
+    return given
+
+
+def _model(name: str | None) -> str | None:
+    """The name itself. Raises UsageError for a question that stands where the model belongs."""
+    if name is not None and any(map(str.isspace, name)) and not Path(name).exists():
+        raise UsageError(
+            f"MODEL comes before PROMPT, and {visible(name)!r} is no model", hint=f'sinkchat run smollm2 "{name}"'
+        )
+    return name
+
+
+def _system_prompt(text: str | None, file: Path | None) -> str | None:
+    if text is not None and file is not None:
+        raise UsageError("--system and --system-file are both given", hint="one of them")
+    if file is not None:
+        try:
+            text = file.read_text(encoding="utf-8-sig", errors="replace")
+        except OSError as error:
+            raise UsageError(f"--system-file {file}: {(error.strerror or str(error)).lower()}") from error
+    return None if text is None else visible(text)

@@ -1,0 +1,82 @@
+"""What Ctrl-C and SIGTERM do.
+
+Ctrl-C sets a flag that the session reads once a token: an exception in the middle of a forward leaves
+layers of unequal length behind. Only where nothing is being computed, while the program waits for stdin,
+does it raise; and when it comes again within two seconds the program leaves, whatever is going on.
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+from sinkchat.errors import ExitStatus
+
+AGAIN_SECONDS = 2.0
+
+
+class WaitInterrupted(KeyboardInterrupt):
+    """Ctrl-C while waiting for input: nothing was being computed."""
+
+
+class Interrupts:
+    """Within this context Ctrl-C calls `stop`, ends a wait, or the second time raises KeyboardInterrupt."""
+
+    def __init__(self, stop: Callable[[], None], *, clock: Callable[[], float]) -> None:
+        self._stop = stop
+        self._clock = clock
+        self._is_waiting = False
+        self._pressed_at: float | None = None
+
+    @property
+    def pressed(self) -> bool:
+        return self._pressed_at is not None
+
+    @property
+    def pressed_lately(self) -> bool:
+        """Whether a Ctrl-C now would be the second one."""
+        return self._pressed_at is not None and self._clock() - self._pressed_at < AGAIN_SECONDS
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Surrounds a wait that Ctrl-C may end by an exception, also one that was asked for before."""
+        self._is_waiting = True
+        try:
+            if self.pressed:
+                raise WaitInterrupted
+            yield
+        finally:
+            self._is_waiting = False
+
+    def __enter__(self) -> "Interrupts":
+        self._before: Any = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None
+    ) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        again = self.pressed_lately
+        self._pressed_at = self._clock()
+        if again:
+            raise KeyboardInterrupt
+        if self._is_waiting:
+            raise WaitInterrupted
+        self._stop()
+
+
+@contextmanager
+def leaving_on_sigterm() -> Iterator[None]:
+    """Within this context SIGTERM unwinds the program, so that every `finally` runs, and ends it with 143."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(ExitStatus.TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

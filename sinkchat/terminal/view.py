@@ -1,0 +1,180 @@
+"""Views show what happens in a conversation: a class with `show(event)`, and nothing that it shows comes back.
+
+A view holds no conversation and decides nothing about it. Here are the view of a pipe, where stdout
+carries the model's text and all else goes to stderr, and the view of a person at a prompt. A pipe often
+ends on a terminal after all (`| tee`), so its text is made visible as on a screen; the exact characters
+travel in `--format jsonl`.
+"""
+
+from typing import Protocol
+
+from sinkchat.chat.events import Event, Evicted, Notice, PromptProgress, PromptRead, TextDelta, TurnEnded
+from sinkchat.terminal import wording
+from sinkchat.terminal.conversation import Conversation
+from sinkchat.terminal.screen import Screen
+
+
+class View(Protocol):
+    """Shows one event after the other."""
+
+    def show(self, event: Event) -> None: ...
+
+
+class RunView(View, Protocol):
+    """A view of a whole run in a pipe: it also sees the conversation begin and end."""
+
+    def begin(self, conversation: Conversation) -> None: ...
+
+    def end(self, conversation: Conversation) -> None:
+        """Called once, after the last event, unless an error came first."""
+        ...
+
+    def break_off(self) -> None:
+        """Called instead of `end`: an error came in the middle."""
+        ...
+
+
+class Progress:
+    """Tells stderr how far the reading is, and what a session has to say."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    def begin(self, conversation: Conversation) -> None:
+        """Nothing to say yet."""
+
+    def show(self, event: Event) -> None:
+        match event:
+            case PromptProgress():
+                self._screen.status(wording.reading(event))
+            case PromptRead():
+                self._screen.erase_status()
+            case Notice(text):
+                self._screen.note(text)
+
+
+class Losses(Progress):
+    """Tells stderr also what has left memory, and that an answer was cut."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(screen)
+        self._evictions: list[Evicted] = []
+
+    def show(self, event: Event) -> None:
+        super().show(event)
+        match event:
+            case Evicted():
+                self._evictions.append(event)
+            case TurnEnded():
+                for sentence in (wording.left_memory(self._evictions), wording.cut(event)):
+                    if sentence:
+                        self._screen.note(sentence)
+                self._evictions.clear()
+
+
+class Details(Losses):
+    """Tells stderr everything: what is loaded, and the memory line after each answer."""
+
+    def begin(self, conversation: Conversation) -> None:
+        introduce(conversation, self._screen)
+
+    def show(self, event: Event) -> None:
+        super().show(event)
+        if isinstance(event, TurnEnded):
+            self._screen.aside(wording.memory_after(event))
+
+
+class TextView:
+    """The model's text on stdout, as it comes: a blank line between two replies, one newline at the end."""
+
+    def __init__(self, stdout: Screen, beside: Progress) -> None:
+        self._stdout = stdout
+        self._beside = beside
+        self._replies = 0
+        self._in_reply = False
+        self._newlines = ""
+        """line feeds held back: those that end a reply are not written"""
+
+    def begin(self, conversation: Conversation) -> None:
+        self._beside.begin(conversation)
+
+    def show(self, event: Event) -> None:
+        match event:
+            case TextDelta(text):
+                self._write(text)
+            case TurnEnded():
+                self._write("")  # an answer without a word is a reply too
+                self.break_off()
+        self._beside.show(event)
+
+    def end(self, conversation: Conversation) -> None:
+        self.break_off()
+
+    def break_off(self) -> None:
+        """Ends the line of a reply that has begun."""
+        if self._in_reply:
+            self._stdout.text("\n")
+            self._in_reply, self._newlines = False, ""
+
+    def _write(self, text: str) -> None:
+        if not self._in_reply:
+            self._in_reply = True
+            self._replies += 1
+            self._stdout.text("\n" if self._replies > 1 else "")
+        text = self._newlines + text
+        body = text.rstrip("\n")
+        self._newlines = text[len(body) :]
+        if body:
+            self._stdout.text(body)
+
+
+class PersonView:
+    """A conversation at a prompt: the text, then one line that says what is remembered."""
+
+    def __init__(self, screen: Screen, beside: Screen) -> None:
+        self._screen = screen
+        self._beside = beside
+        self._evictions: list[Evicted] = []
+        self._in_answer = False
+
+    def show(self, event: Event) -> None:
+        match event:
+            case PromptProgress():
+                self._beside.status(wording.reading(event))
+            case PromptRead():
+                self._beside.erase_status()
+            case TextDelta(text):
+                self._in_answer = True
+                self._screen.text(text)
+            case Evicted():
+                self._evictions.append(event)
+            case Notice(text):
+                self._beside.note(text)
+            case TurnEnded():
+                self._end(event)
+
+    def break_off(self) -> None:
+        """The turn ended before its time: it was taken back, or an error came."""
+        self._beside.erase_status()
+        self._screen.text("\n" if self._in_answer else "")
+        self._forget_turn()
+
+    def _end(self, turn: TurnEnded) -> None:
+        self._screen.text("\n" if turn.text.endswith("\n") else "\n\n")
+        self._beside.aside(wording.memory_after(turn))
+        if left := wording.left_memory(self._evictions):
+            self._beside.aside(f"── {left} ──")
+        if cut := wording.cut(turn):
+            self._beside.note(cut)
+        self._forget_turn()
+
+    def _forget_turn(self) -> None:
+        self._in_answer = False
+        self._evictions.clear()
+
+
+def introduce(conversation: Conversation, screen: Screen) -> None:
+    """Says what is loaded, and what the session has to say about it."""
+    screen.aside(wording.start(conversation))
+    for notice in conversation.notices:
+        screen.note(notice)
