@@ -1,0 +1,76 @@
+"""A GGUF file as a folder that loads in a second.
+
+Reading a GGUF takes ten seconds and more (its vocabulary is parsed in Python, every block of weights
+opened), so it is done once: the weights are opened to plain numbers, and saved as safetensors with
+tokenizer, template and generation settings. The folder is keyed by the file it came from and the dtype.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+from sinkchat.errors import ModelError
+from sinkchat.models.cachedir import cache_folder, is_whole, published
+from sinkchat.models.progress import Progress, quiet_transformers, silent
+
+_FORM = 1
+"""Raised when conversions made before are no longer good."""
+
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+def converted(gguf: Path, dtype: torch.dtype, *, identity: str = "", progress: Progress = silent) -> Path:
+    """The folder that `gguf` became, converted now if it was not before.
+
+    `identity` names the content where that is known (a SHA-256); else path, size and time stand for it.
+    Raises ModelError where the file is damaged or its architecture unknown.
+    """
+    folder = _folder_for(gguf, dtype, identity or _identity_of(gguf))
+    if is_whole(folder):
+        return folder
+    progress(f"converting {gguf.name}, once")
+    with quiet_transformers():
+        model, tokenizer = _read(gguf, dtype)
+        with published(folder) as fresh:
+            model.save_pretrained(fresh)
+            tokenizer.save_pretrained(fresh)
+    return folder
+
+
+def _folder_for(gguf: Path, dtype: torch.dtype, identity: str) -> Path:
+    key = hashlib.sha256(f"{_FORM}:{identity}".encode()).hexdigest()[:12]
+    return cache_folder() / "converted" / f"{gguf.stem}-{key}-{str(dtype).removeprefix('torch.')}"
+
+
+def _identity_of(gguf: Path) -> str:
+    status = gguf.stat()
+    return f"{gguf.resolve()}:{status.st_size}:{status.st_mtime_ns}"
+
+
+def _read(gguf: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    where: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True, "trust_remote_code": False}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            gguf.parent, dtype=dtype, quantization_config=GgufConfig(dequantize=True), **where
+        )
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **where)
+    except (ValueError, KeyError, IndexError, OSError, NotImplementedError) as error:
+        # What the reader of the format raises for a file that is none, or cut short; and what
+        # transformers raises for an architecture or a kind of block that it does not know.
+        raise ModelError(
+            f"{gguf.name} cannot be read as a GGUF model: {_first_line(error)}",
+            hint="a whole GGUF file of an architecture that transformers converts, e.g. llama or qwen2",
+        ) from error
+    # transformers 5.17 takes BOS for EOS here (5.24 does not); the model's settings are right in both.
+    for token in _SPECIAL_TOKENS:
+        number = getattr(model.config, f"{token}_id", None)
+        if isinstance(number, int):
+            setattr(tokenizer, token, tokenizer.convert_ids_to_tokens(number))
+    return model, tokenizer
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,253 @@
+"""From the word MODEL to a model, its tokenizer and its chat template, ready to think.
+
+One procedure in five stages; whatever can be refused is refused before the weights are touched.
+The device is not chosen by what is free but by what was asked; a model lies on one device as a whole.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jinja2 import TemplateError, TemplateSyntaxError
+from safetensors import SafetensorError
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from sinkchat.errors import ModelError, NoChatTemplate, OutOfMemory, UsageError
+from sinkchat.models.checkpoint import (
+    Weight,
+    damaged,
+    first_line,
+    read_config,
+    read_weights,
+    shipped_quantization,
+    trained_length,
+)
+from sinkchat.models.conversion import converted
+from sinkchat.models.hub import has_tokenizer
+from sinkchat.models.placement import choose_device, choose_dtype, free_memory
+from sinkchat.models.progress import Progress, memory_size, quiet_transformers, silent
+from sinkchat.models.quantization import METHODS, Quantization, choose_quantization
+from sinkchat.models.sources import DEFAULT_MODEL, Fetching, Located, find_source
+
+__all__ = ["DEFAULT_MODEL", "LoadOptions", "LoadedModel", "Progress", "load_model", "silent"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a model is loaded; the words are those of the command line."""
+
+    quant: str = "auto"
+    """auto, none, nf4, fp4 or int8; auto is nf4 on CUDA and none elsewhere"""
+    dtype: str = "auto"
+    """auto, float32, bfloat16 or float16"""
+    device: str = "auto"
+    """auto, cuda, cuda:N, mps or cpu"""
+    revision: str | None = None
+    offline: bool = False
+    trust_remote_code: bool = False
+    chat_template: Path | None = None
+    needs_template: bool = True
+    """False for measurements on base models, which have none"""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in eval mode without gradients, and what is worth knowing about it."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+    """as shown to people, e.g. "SmolLM2-135M-Instruct\""""
+    quant: str
+    """the method that was applied, or "none\""""
+    dtype: str
+    device: str
+    max_length: int | None
+    """positions it was trained on, where its configuration says so"""
+    notes: tuple[str, ...]
+    """sentences worth saying at the start"""
+
+
+def load_model(
+    name: str = DEFAULT_MODEL, options: LoadOptions = LoadOptions(), *, progress: Progress = silent
+) -> LoadedModel:
+    """Load the model that `name` means. Raises a SinkchatError that says why it cannot be had."""
+    # 1. Where it will run, and where its files lie.
+    device = choose_device(options.device)
+    unstored = choose_dtype(options.dtype, device, stored=None)
+    located = find_source(name).locate(Fetching(options.revision, options.offline), progress=progress)
+    folder = _as_folder(located, unstored, progress)
+
+    # 2. What it is: refused here if it is no causal language model, or damaged.
+    progress(f"loading {located.name}")
+    config = read_config(folder, name=located.name, trust_remote_code=options.trust_remote_code)
+    weights = read_weights(folder, name=located.name)
+
+    # 3. How it is spoken to.
+    tokenizer = _load_tokenizer(folder, located.name, options)
+
+    # 4. In which numbers, and whether they fit.
+    dtype = choose_dtype(options.dtype, device, stored=config.dtype)
+    method, why = choose_quantization(options.quant, device, shipped=shipped_quantization(config))
+    dtype = method.dtype(dtype)
+    budget = _Budget(method, weights, dtype, device)
+    budget.check()
+
+    # 5. The weights.
+    with quiet_transformers(), _weight_errors(folder, located.name, budget):
+        model = _load_weights(folder, config, budget, options)
+    return LoadedModel(
+        model=model.eval().requires_grad_(False),
+        tokenizer=tokenizer,
+        name=located.name,
+        quant=method.name,
+        dtype=str(dtype).removeprefix("torch."),
+        device=str(device),
+        max_length=trained_length(config),
+        notes=(*located.notes, *why),
+    )
+
+
+def _as_folder(located: Located, dtype: torch.dtype, progress: Progress) -> Path:
+    if located.path.is_dir():
+        return located.path
+    return converted(located.path, dtype, identity=located.identity, progress=progress)
+
+
+def _load_tokenizer(folder: Path, name: str, options: LoadOptions) -> PreTrainedTokenizerBase:
+    if not has_tokenizer(path.name for path in folder.iterdir()):
+        raise ModelError(
+            f"{name} has no tokenizer: no tokenizer.json or the like lies beside its weights",
+            hint=f"copy the tokenizer's files of the model it was made from into {folder}",
+        )
+    try:
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        raise ModelError(f"the tokenizer of {name} cannot be read: {first_line(error)}") from error
+    except Exception as error:
+        # The Rust library raises the bare class for a tokenizer.json that it cannot parse.
+        if type(error) is not Exception:
+            raise
+        raise ModelError(f"the tokenizer of {name} cannot be read: {first_line(error)}") from error
+    tokenizer.chat_template = _chat_template(tokenizer, name, options)
+    return tokenizer
+
+
+def _chat_template(tokenizer: PreTrainedTokenizerBase, name: str, options: LoadOptions) -> str | None:
+    if options.chat_template is not None:
+        return _read_template(options.chat_template, tokenizer)
+    template = tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template.get("default")
+    if not template and options.needs_template:
+        raise NoChatTemplate(
+            f"{name} has no chat template: it is a base model, which continues text and does not answer",
+            hint="its instruction-tuned version, or --chat-template FILE",
+        )
+    return template or None
+
+
+def _read_template(path: Path, tokenizer: PreTrainedTokenizerBase) -> str:
+    try:
+        template = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--chat-template {path} is not UTF-8 text", hint="a Jinja file") from error
+    except OSError as error:
+        raise UsageError(
+            f"--chat-template {path} cannot be read: {error.strerror}", hint="the path of a Jinja file"
+        ) from error
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": "x"}], chat_template=template, tokenize=False)
+    except TemplateSyntaxError as error:
+        raise UsageError(
+            f"--chat-template {path} is no Jinja template: line {error.lineno}: {error.message}",
+            hint="compare it with the chat_template.jinja of a model that works",
+        ) from error
+    except (TemplateError, TypeError) as error:
+        raise UsageError(
+            f"--chat-template {path} fails on a first user message: {first_line(error)}",
+            hint="compare it with the chat_template.jinja of a model that works",
+        ) from error
+    return template
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """How the weights will be held, and what that takes."""
+
+    method: Quantization
+    weights: tuple[Weight, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def check(self) -> None:
+        """Raises OutOfMemory if the weights cannot fit in what is free now."""
+        free = free_memory(self.device)
+        if free is not None and self.method.nbytes(self.weights, self.dtype) > free:
+            raise self.out_of_memory()
+
+    def out_of_memory(self) -> OutOfMemory:
+        free = free_memory(self.device)
+        where = "out of memory" if self.device.type == "cpu" else "out of GPU memory"
+        in_dtype = str(self.dtype).removeprefix("torch.")
+        held_as = in_dtype if self.method.name == "none" else self.method.name
+        facts = [f"{memory_size(free)} free on {self.device}"] if free is not None else []
+        if self.weights:  # else their sizes are not known
+            facts.insert(0, f"{memory_size(self.method.nbytes(self.weights, self.dtype))} needed in {held_as}")
+        return OutOfMemory(f"{where} loading weights: {', '.join(facts)}", hint=self._what_would_fit(free))
+
+    def _what_would_fit(self, free: int | None) -> str:
+        smaller = METHODS["nf4"].nbytes(self.weights, self.dtype)
+        ways = []
+        if self.method.name == "none" and self.weights and (free is None or smaller < free):
+            ways.append(f"--quant nf4 (about {memory_size(smaller)})")
+        ways.append("a smaller model" if self.device.type == "cpu" else "--device cpu")
+        return ", or ".join(ways)
+
+
+def _load_weights(folder: Path, config: PreTrainedConfig, budget: _Budget, options: LoadOptions) -> PreTrainedModel:
+    model, info = AutoModelForCausalLM.from_pretrained(
+        folder,
+        config=config,
+        dtype=budget.dtype,
+        device_map={"": budget.device},
+        trust_remote_code=options.trust_remote_code,
+        output_loading_info=True,
+        **budget.method.apply(budget.dtype),
+    )
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ModelError(
+            f"the weights lack {len(missing)} tensors that the model needs, {missing[0]} among them",
+            hint="a complete checkpoint: such tensors would be random numbers",
+        )
+    return model
+
+
+@contextmanager
+def _weight_errors(folder: Path, name: str, budget: _Budget) -> Iterator[None]:
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise budget.out_of_memory() from error
+    except SafetensorError as error:
+        raise damaged(folder / "model.safetensors", name, error) from error
+    except ImportError as error:
+        raise ModelError(
+            f"{name} needs a package that is not installed: {first_line(error)}", hint="install it with pip"
+        ) from error
+    except RuntimeError as error:
+        if "DefaultCPUAllocator" in str(error):
+            raise budget.out_of_memory() from error
+        if "size mismatch" in str(error) or "ignore_mismatched_sizes" in str(error):
+            raise ModelError(f"the weights of {name} do not fit its config.json: {first_line(error)}") from error
+        raise

@@ -1,0 +1,96 @@
+"""Where a model runs and in which numbers: device, dtype, and whether it fits.
+
+`auto` means the fastest device there is, and the smallest dtype that the device computes in natively.
+"""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import torch
+from accelerate.utils import get_max_memory, is_mps_available
+
+from sinkchat.errors import DeviceUnavailable, UsageError
+
+DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+)
+
+
+def choose_device(asked: str) -> torch.device:
+    """The device for `auto`, `cuda`, `cuda:N`, `mps` or `cpu`.
+
+    Raises UsageError for another word and DeviceUnavailable for a device that is not there.
+    """
+    if asked == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda", torch.cuda.current_device())
+        return torch.device("mps" if is_mps_available() else "cpu")
+    if asked == "cpu":
+        return torch.device("cpu")
+    if asked == "mps":
+        if not is_mps_available():
+            raise DeviceUnavailable("this machine has no MPS device (Apple silicon)", hint="--device cpu")
+        return torch.device("mps")
+    if re.fullmatch(r"cuda(:\d+)?", asked):
+        return _cuda(asked)
+    raise UsageError(f"--device {asked} is not a device", hint="--device auto, cuda, cuda:N, mps or cpu")
+
+
+def _cuda(asked: str) -> torch.device:
+    if torch.version.cuda is None and torch.version.hip is None:
+        raise DeviceUnavailable(
+            f"--device {asked} needs CUDA, and this torch ({torch.__version__}) is built without it",
+            hint="--device cpu, or install a torch built for CUDA",
+        )
+    present = torch.cuda.device_count()
+    if not present:
+        raise DeviceUnavailable(
+            f"--device {asked} needs a CUDA device, and none is visible", hint="--device cpu, or see nvidia-smi"
+        )
+    number = int(asked.partition(":")[2] or torch.cuda.current_device())
+    if number >= present:
+        raise DeviceUnavailable(
+            f"--device {asked} is not there: CUDA devices visible are {present}, counted from 0",
+            hint=f"--device cuda:{present - 1}",
+        )
+    return torch.device("cuda", number)
+
+
+def choose_dtype(asked: str, device: torch.device, *, stored: torch.dtype | None) -> torch.dtype:
+    """The dtype to compute in; `stored` is the checkpoint's own, None where it has none."""
+    if asked != "auto":
+        if asked not in DTYPES:
+            raise UsageError(f"--dtype {asked} is not known", hint=f"--dtype auto, {', '.join(DTYPES)}")
+        return DTYPES[asked]
+    if device.type == "cpu":
+        return torch.bfloat16 if cpu_has_bfloat16() else torch.float32
+    if stored == torch.float16:
+        return torch.float16
+    return torch.bfloat16 if _accelerator_has_bfloat16(device) else torch.float16
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether the CPU multiplies bfloat16 by instructions of its own.
+
+    Without them it is slower than float32: SmolLM2-135M on a Xeon without AVX512-BF16 decodes 3 times
+    slower. torch says which instructions there are since 2.10; before that the answer is no.
+    """
+    if not hasattr(torch.cpu, "get_capabilities"):
+        return False
+    capabilities = torch.cpu.get_capabilities()
+    return any(bool(capabilities.get(name)) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def _accelerator_has_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.backends.mps.is_macos_or_newer(14, 0))
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes free for weights on `device`, as accelerate sees them; None where it cannot tell."""
+    memory = get_max_memory()
+    free = memory.get(device.index if device.type == "cuda" else device.type)
+    return int(free) if free is not None else None

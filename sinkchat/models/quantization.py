@@ -1,0 +1,188 @@
+"""In how many bits the weights are held: one small class per method, chosen by `--quant`.
+
+Each class says whether it can be had here (`check`), what it asks of transformers (`apply`) and how
+many bytes the weights will take (`nbytes`). A further method is a further class and an entry in
+`METHODS`. Methods: bitsandbytes; NF4 is from QLoRA, arXiv 2305.14314; int8 from arXiv 2208.07339.
+"""
+
+import importlib.util
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import torch
+from transformers import BitsAndBytesConfig
+
+from sinkchat.errors import DeviceUnavailable, UsageError
+from sinkchat.models.checkpoint import Weight
+
+_SCALE_BYTES = 4 / 64
+"""one float32 for each block of 64 weights"""
+
+
+class Quantization(Protocol):
+    """One way to hold weights."""
+
+    @property
+    def name(self) -> str: ...
+
+    def check(self, device: torch.device) -> tuple[str, ...]:
+        """Sentences worth saying about this method on `device`. Raises where it cannot be had."""
+
+    def dtype(self, chosen: torch.dtype) -> torch.dtype:
+        """What the method computes in, where `chosen` would be computed in without it."""
+
+    def apply(self, dtype: torch.dtype) -> dict[str, Any]:
+        """The arguments of `from_pretrained` that make it so."""
+
+    def nbytes(self, weights: Iterable[Weight], dtype: torch.dtype) -> int:
+        """About how many bytes the weights take in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unquantized:
+    """Weights in the dtype that is computed in."""
+
+    name: str = "none"
+
+    def check(self, device: torch.device) -> tuple[str, ...]:
+        return ()
+
+    def dtype(self, chosen: torch.dtype) -> torch.dtype:
+        return chosen
+
+    def apply(self, dtype: torch.dtype) -> dict[str, Any]:
+        return {}
+
+    def nbytes(self, weights: Iterable[Weight], dtype: torch.dtype) -> int:
+        return sum(weight.parameters for weight in weights) * dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """Weights that are quantised on disk already, loaded as they are."""
+
+    name: str
+
+    def check(self, device: torch.device) -> tuple[str, ...]:
+        return (f"the checkpoint is quantised already ({self.name}) and is loaded as shipped",)
+
+    def dtype(self, chosen: torch.dtype) -> torch.dtype:
+        return chosen
+
+    def apply(self, dtype: torch.dtype) -> dict[str, Any]:
+        return {}
+
+    def nbytes(self, weights: Iterable[Weight], dtype: torch.dtype) -> int:
+        return sum(weight.stored_bytes for weight in weights)
+
+
+@dataclass(frozen=True, slots=True)
+class FourBit:
+    """4-bit weights by bitsandbytes, in blocks of 64: `nf4` (levels of a normal distribution) or `fp4`."""
+
+    name: str
+
+    def check(self, device: torch.device) -> tuple[str, ...]:
+        return _bitsandbytes_on(device, self.name)
+
+    def dtype(self, chosen: torch.dtype) -> torch.dtype:
+        return chosen
+
+    def apply(self, dtype: torch.dtype) -> dict[str, Any]:
+        settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=self.name, bnb_4bit_compute_dtype=dtype)
+        return {"quantization_config": settings}
+
+    def nbytes(self, weights: Iterable[Weight], dtype: torch.dtype) -> int:
+        return _matrices_at(0.5 + _SCALE_BYTES, weights, dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class EightBit:
+    """8-bit weights by bitsandbytes (LLM.int8), which multiplies in float16 whatever it is given."""
+
+    name: str = "int8"
+
+    def check(self, device: torch.device) -> tuple[str, ...]:
+        return _bitsandbytes_on(device, self.name)
+
+    def dtype(self, chosen: torch.dtype) -> torch.dtype:
+        return torch.float16
+
+    def apply(self, dtype: torch.dtype) -> dict[str, Any]:
+        return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
+
+    def nbytes(self, weights: Iterable[Weight], dtype: torch.dtype) -> int:
+        return _matrices_at(1.0, weights, dtype)
+
+
+METHODS: Mapping[str, Quantization] = MappingProxyType(
+    {"none": Unquantized(), "nf4": FourBit("nf4"), "fp4": FourBit("fp4"), "int8": EightBit()}
+)
+
+
+def choose_quantization(
+    asked: str, device: torch.device, *, shipped: str | None
+) -> tuple[Quantization, tuple[str, ...]]:
+    """The method for `--quant`, and sentences that say why.
+
+    `shipped` names the method of weights that are quantised already. Raises UsageError where the two
+    do not go together, and what `check` raises.
+    """
+    if asked != "auto" and asked not in METHODS:
+        raise UsageError(f"--quant {asked} is not known", hint=f"--quant auto, {', '.join(METHODS)}")
+    if shipped is not None:
+        if asked not in ("auto", shipped):
+            raise UsageError(
+                f"--quant {asked} cannot be: the checkpoint is quantised already ({shipped})",
+                hint="--quant auto, which loads it as shipped",
+            )
+        method: Quantization = Shipped(shipped)
+        return method, method.check(device)
+    if asked != "auto":
+        method = METHODS[asked]
+        return method, method.check(device)
+    if device.type != "cuda":
+        return METHODS["none"], ()
+    if not _has_bitsandbytes():
+        return METHODS["none"], ("weights are not quantised: bitsandbytes is not installed",)
+    method = METHODS["nf4"]
+    chosen = "weights in 4 bits (nf4), as always on CUDA; --quant none holds them whole"
+    return method, (chosen, *method.check(device))
+
+
+def _matrices_at(bytes_each: float, weights: Iterable[Weight], dtype: torch.dtype) -> int:
+    """Bytes where the matrices of the layers take `bytes_each` a weight and all else is in `dtype`.
+
+    Embeddings and the head are left as they are, as transformers leaves them.
+    """
+    total = 0.0
+    for weight in weights:
+        in_layers = len(weight.shape) == 2 and not any(
+            part in weight.name for part in ("embed", "lm_head", "wte", "wpe")
+        )
+        total += weight.parameters * (bytes_each if in_layers else dtype.itemsize)
+    return int(total)
+
+
+def _has_bitsandbytes() -> bool:
+    return importlib.util.find_spec("bitsandbytes") is not None
+
+
+def _bitsandbytes_on(device: torch.device, method: str) -> tuple[str, ...]:
+    if not _has_bitsandbytes():
+        raise UsageError(
+            f"--quant {method} needs the package bitsandbytes, which is not installed",
+            hint="pip install bitsandbytes, or --quant none",
+        )
+    import bitsandbytes
+
+    if device.type not in getattr(bitsandbytes, "supported_torch_devices", {"cuda"}):
+        raise DeviceUnavailable(
+            f"bitsandbytes {bitsandbytes.__version__} has no {method} for {device.type}",
+            hint="--quant none",
+        )
+    if device.type == "cpu":
+        return (f"{method} on a CPU saves memory and costs time: --quant none answers faster",)
+    return ()
