@@ -6,6 +6,8 @@ tokenizer, template and generation settings. The folder is keyed by the file it 
 """
 
 import hashlib
+import io
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from sinkchat.errors import ModelError
 from sinkchat.models.cachedir import cache_folder, is_whole, published
-from sinkchat.models.progress import Progress, quiet_transformers, silent
+from sinkchat.models.checkpoint import first_line
+from sinkchat.models.progress import Progress, quiet_libraries, silent
 
 _FORM = 1
 """Raised when conversions made before are no longer good."""
@@ -32,11 +35,12 @@ def converted(gguf: Path, dtype: torch.dtype, *, identity: str = "", progress: P
     if is_whole(folder):
         return folder
     progress(f"converting {gguf.name}, once")
-    with quiet_transformers():
+    with quiet_libraries(), redirect_stderr(io.StringIO()):
+        # The bar of the blocks obeys no setting of transformers; it writes to sys.stderr.
         model, tokenizer = _read(gguf, dtype)
-        with published(folder) as fresh:
-            model.save_pretrained(fresh)
-            tokenizer.save_pretrained(fresh)
+    with quiet_libraries(), published(folder) as fresh:
+        model.save_pretrained(fresh)
+        tokenizer.save_pretrained(fresh)
     return folder
 
 
@@ -61,7 +65,7 @@ def _read(gguf: Path, dtype: torch.dtype) -> tuple[Any, Any]:
         # What the reader of the format raises for a file that is none, or cut short; and what
         # transformers raises for an architecture or a kind of block that it does not know.
         raise ModelError(
-            f"{gguf.name} cannot be read as a GGUF model: {_first_line(error)}",
+            f"{gguf.name} cannot be read as a GGUF model: {first_line(error)}",
             hint="a whole GGUF file of an architecture that transformers converts, e.g. llama or qwen2",
         ) from error
     # transformers 5.17 takes BOS for EOS here (5.24 does not); the model's settings are right in both.
@@ -70,7 +74,3 @@ def _read(gguf: Path, dtype: torch.dtype) -> tuple[Any, Any]:
         if isinstance(number, int):
             setattr(tokenizer, token, tokenizer.convert_ids_to_tokens(number))
     return model, tokenizer
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

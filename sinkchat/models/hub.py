@@ -34,7 +34,7 @@ from huggingface_hub.errors import (
 
 from sinkchat.errors import HubUnreachable, ModelError, ModelGated, ModelNotFound
 from sinkchat.models.cachedir import disk_full, disk_space_told, free_bytes
-from sinkchat.models.progress import Progress, byte_counter, silent
+from sinkchat.models.progress import Progress, byte_counter, quiet_libraries, silent
 
 ANSWER_SECONDS = 5.0
 """how long the Hub has to answer the first question"""
@@ -92,7 +92,7 @@ def fetch(repo_id: str, *, revision: str | None = None, offline: bool = False, p
             f"{repo_id} is not on this machine, and nothing is fetched while offline",
             hint=f"sinkchat pull {repo_id}, once, without --offline and HF_HUB_OFFLINE",
         )
-    with _hub_errors(repo_id, revision):
+    with quiet_libraries(), _hub_errors(repo_id, revision):
         return _download(repo_id, revision, progress)
 
 
@@ -111,10 +111,18 @@ def _download(repo_id: str, revision: str | None, progress: Progress) -> Path:
     )
     if missing > free_bytes(Path(constants.HF_HUB_CACHE)):
         raise disk_full(Path(constants.HF_HUB_CACHE), missing)
-    # Weights come last: where they are whole, an earlier download was not broken off before its end.
-    snapshot_download(repo_id, revision=revision, allow_patterns=small, tqdm_class=byte_counter("", 0, silent))
     counter = byte_counter(repo_id.split("/")[-1], sum(sizes[name] for name in weights), progress)
-    return Path(snapshot_download(repo_id, revision=revision, allow_patterns=list(weights), tqdm_class=counter))
+    try:
+        # Weights come last: where they are whole, an earlier download was not broken off before its end.
+        snapshot_download(repo_id, revision=revision, allow_patterns=small, tqdm_class=byte_counter("", 0, silent))
+        return Path(snapshot_download(repo_id, revision=revision, allow_patterns=list(weights), tqdm_class=counter))
+    except HfHubHTTPError:
+        raise
+    except HTTPError as error:
+        raise HubUnreachable(
+            f"the download of {repo_id} broke off ({type(error).__name__})",
+            hint="the same command again: it goes on where this one stopped",
+        ) from error
 
 
 def _nothing_to_load(repo_id: str, names: Iterable[str]) -> ModelError:
@@ -158,7 +166,7 @@ def _hub_errors(repo_id: str, revision: str | None) -> Iterator[None]:
         ) from error
     except (EntryNotFoundError, FileMetadataError, json.JSONDecodeError) as error:
         raise HubUnreachable(
-            f"what answers at {constants.ENDPOINT} is not the Hub: {type(error).__name__}",
+            f"what answers at {constants.ENDPOINT} is not the Hub",
             hint="check HF_ENDPOINT, and whether the network asks for a login first",
         ) from error
     except OSError as error:
@@ -180,6 +188,8 @@ def _gated(repo_id: str) -> ModelGated:
 def _refused(repo_id: str, error: HfHubHTTPError) -> ModelError:
     status = error.response.status_code
     if status in (401, 403):
+        if not get_token():
+            return ModelGated(f"the Hub gives {repo_id} to nobody without a token", hint="hf auth login")
         return ModelGated(
             f"the Hub refuses this token for {repo_id} (status {status})",
             hint="hf auth login with a token that may read it, or unset HF_TOKEN",

@@ -33,7 +33,7 @@ from sinkchat.models.checkpoint import (
 from sinkchat.models.conversion import converted
 from sinkchat.models.hub import has_tokenizer
 from sinkchat.models.placement import choose_device, choose_dtype, free_memory
-from sinkchat.models.progress import Progress, memory_size, quiet_transformers, silent
+from sinkchat.models.progress import Progress, memory_size, quiet_libraries, silent
 from sinkchat.models.quantization import METHODS, Quantization, choose_quantization
 from sinkchat.models.sources import DEFAULT_MODEL, Fetching, Located, find_source
 
@@ -102,7 +102,7 @@ def load_model(
     budget.check()
 
     # 5. The weights.
-    with quiet_transformers(), _weight_errors(folder, located.name, budget):
+    with quiet_libraries(), _weight_errors(folder, located.name, budget):
         model = _load_weights(folder, config, budget, options)
     return LoadedModel(
         model=model.eval().requires_grad_(False),
@@ -129,7 +129,7 @@ def _load_tokenizer(folder: Path, name: str, options: LoadOptions) -> PreTrained
             hint=f"copy the tokenizer's files of the model it was made from into {folder}",
         )
     try:
-        with quiet_transformers():
+        with quiet_libraries():
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         raise ModelError(f"the tokenizer of {name} cannot be read: {first_line(error)}") from error

@@ -1,7 +1,7 @@
 """How long waits are told: short sentences handed to a callable, for a status line.
 
 Nothing here draws. Bars that other libraries would draw on stderr are either turned into such
-sentences (`byte_counter`) or silenced for the length of one call (`quiet_transformers`).
+sentences (`byte_counter`) or silenced for the length of one call (`quiet_libraries`).
 """
 
 import io
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
+from huggingface_hub.utils import logging as hub_logging
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 from transformers.utils import logging as transformers_logging
 
@@ -43,7 +44,7 @@ def byte_counter(name: str, total: int, progress: Progress) -> type:
     """A class that huggingface_hub takes for its progress bars and that speaks to `progress` instead.
 
     For a snapshot the Hub's client makes three bars: bytes received, bytes written and files. The
-    bytes written are told; it is the bar whose description begins with "Reconstructing".
+    bytes written are told; it is the bar whose description begins with "Reconstruct".
     """
 
     class ByteCounter(tqdm):
@@ -53,8 +54,11 @@ def byte_counter(name: str, total: int, progress: Progress) -> type:
             super().__init__(*args, **(settings | {"file": io.StringIO(), "disable": False}))
 
         def display(self, *_: Any, **__: Any) -> None:
-            if (self.desc or "").startswith("Reconstructing"):
+            if (self.desc or "").startswith("Reconstruct"):
                 progress(downloading(name, self.n, total))
+
+        def close(self) -> None:
+            """Tells nothing: it may come late, from the garbage collector."""
 
     # As the Hub's client does for its own bars: the usual lock would start a helper process.
     ByteCounter.set_lock(threading.RLock())
@@ -62,18 +66,19 @@ def byte_counter(name: str, total: int, progress: Progress) -> type:
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Transformers draws no bars and logs only errors until the block ends; then all is as it was."""
-    verbosity = transformers_logging.get_verbosity()
-    drew_bars = transformers_logging.is_progress_bar_enabled()
-    hub_drew_bars = not are_progress_bars_disabled()
+def quiet_libraries() -> Iterator[None]:
+    """Transformers and the Hub's client draw no bars and log only errors until the block ends."""
+    verbosities = transformers_logging.get_verbosity(), hub_logging.get_verbosity()
+    drew_bars = transformers_logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
     transformers_logging.set_verbosity_error()
+    hub_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()  # turns the Hub's bars off as well
     try:
         yield
     finally:
-        transformers_logging.set_verbosity(verbosity)
-        if drew_bars:
-            transformers_logging.enable_progress_bar()
-        if not hub_drew_bars:
+        transformers_logging.set_verbosity(verbosities[0])
+        hub_logging.set_verbosity(verbosities[1])
+        if drew_bars[0]:
+            transformers_logging.enable_progress_bar()  # turns the Hub's bars on as well
+        if drew_bars[0] and not drew_bars[1]:
             disable_progress_bars()
