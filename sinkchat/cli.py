@@ -4,6 +4,7 @@ Nothing is decided here but how an option is typed. Importing this module import
 looked for inside functions, after the options have been understood.
 """
 
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ ParserError = cast(type[Exception], typer.BadParameter.__base__)
 """What the parser raises when it cannot understand the arguments. typer does not export it."""
 
 
+Action: TypeAlias = Callable[[], ExitStatus]
 Start: TypeAlias = Callable[[Request, Callable[[str], None]], Conversation]
 
 
@@ -72,9 +74,7 @@ def main(
     world = _World(environment if environment is not None else Environment.of_process(), start)
     stdout, stderr = world.environment.stdout, Beside.on(world.environment.stderr, world.environment)
     try:
-        status = app(
-            None if arguments is None else list(arguments), prog_name="sinkchat", standalone_mode=False, obj=world
-        )
+        status = _understood(sys.argv[1:] if arguments is None else arguments, world)()
         stdout.flush()
     except BrokenPipeError:
         silence(stdout)
@@ -87,7 +87,16 @@ def main(
         told = _as_told(error)
         stderr.error(told)
         return told.exit_status
-    return status or ExitStatus.OK
+    return status
+
+
+def _understood(arguments: Sequence[str], world: _World) -> Action:
+    """What the arguments ask for, still to be done: the parser has its own mind about Ctrl-C and closed pipes."""
+    try:
+        asked_for = app(list(arguments), prog_name="sinkchat", standalone_mode=False, obj=world)
+    except SystemExit as error:  # a help page whose reader had gone
+        raise BrokenPipeError from error
+    return asked_for if callable(asked_for) else lambda: ExitStatus(asked_for or 0)
 
 
 def _as_told(error: Exception) -> SinkchatError:
@@ -95,7 +104,7 @@ def _as_told(error: Exception) -> SinkchatError:
     if isinstance(error, SinkchatError):
         return error
     if isinstance(error, ParserError):
-        message = cast(Any, error).format_message().rstrip(".")
+        message = cast(Any, error).format_message().rstrip(".").replace("Value error, ", "")
         return UsageError(message[:1].lower() + message[1:], hint="sinkchat run --help")
     return SinkchatError(
         f"unexpected {type(error).__name__}: {error}", hint="SINKCHAT_DEBUG=1 shows where it happened"
@@ -140,13 +149,16 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _sinkchat(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """A terminal chat that never ends: attention sinks keep local models fluent for ever."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 MEMORY, MODEL, ANSWERS, PIPES, LOOKS = "Memory", "Model", "Answers", "Pipes", "Looks"
@@ -202,7 +214,7 @@ def run(
     context: typer.Context,
     model: Annotated[str | None, Model] = None,
     prompt: Annotated[str | None, Prompt] = None,
-    cache_size: Annotated[int | None, CacheSize] = None,
+    cache_size: Annotated[str | None, CacheSize] = None,
     sinks: Annotated[str | None, Sinks] = None,
     evict: Annotated[str | None, Evict] = None,
     policy: Annotated[Literal["sink", "window", "dense"] | None, Policy] = None,
@@ -215,13 +227,13 @@ def run(
     offline: Annotated[bool, Offline] = False,
     trust_remote_code: Annotated[bool, TrustRemoteCode] = False,
     chat_template: Annotated[Path | None, Template] = None,
-    temperature: Annotated[float | None, Temperature] = None,
-    top_p: Annotated[float | None, TopP] = None,
-    top_k: Annotated[int | None, TopK] = None,
-    min_p: Annotated[float | None, MinP] = None,
-    repetition_penalty: Annotated[float | None, Penalty] = None,
-    seed: Annotated[int | None, Seed] = None,
-    max_tokens: Annotated[int | None, MaxTokens] = None,
+    temperature: Annotated[str | None, Temperature] = None,
+    top_p: Annotated[str | None, TopP] = None,
+    top_k: Annotated[str | None, TopK] = None,
+    min_p: Annotated[str | None, MinP] = None,
+    repetition_penalty: Annotated[str | None, Penalty] = None,
+    seed: Annotated[str | None, Seed] = None,
+    max_tokens: Annotated[str | None, MaxTokens] = None,
     stop: Annotated[list[str] | None, Stop] = None,
     input_form: Annotated[Literal["auto", "text", "lines", "jsonl"], Input] = "auto",
     output_form: Annotated[Literal["text", "jsonl"], Format] = "text",
@@ -231,7 +243,7 @@ def run(
     quiet: Annotated[bool, Quiet] = False,
     verbose: Annotated[bool, Verbose] = False,
     color: Annotated[ColorChoice, Color] = "auto",
-) -> int:
+) -> Action:
     """Chat with a model: at a prompt on a terminal, as a filter in a pipe.
 
     Each option can also be given as SINKCHAT_<NAME>, such as SINKCHAT_CACHE_SIZE=512.
@@ -249,7 +261,7 @@ def run(
         color=color,
     )
     request = request_for(chosen)
-    return Run(options, world.environment).main(lambda progress: world.start(request, progress))
+    return lambda: Run(options, world.environment).main(lambda progress: world.start(request, progress))
 
 
 def _chosen(context: typer.Context, environment: Environment) -> dict[str, Chosen]:

@@ -97,14 +97,17 @@ class Run:
             else:
                 form = FORMS["text" if options.input == "auto" else options.input]
                 exchanges = form(intake, options.prompt)
-            status = answer_all(
-                exchanges,
-                conversation,
-                view=self._run_view(),
-                fit=FITS[options.fit](),
-                interrupts=interrupts,
-                reader_has_gone=environment.reader_has_gone,
-            )
+            try:
+                status = answer_all(
+                    exchanges,
+                    conversation,
+                    view=self._run_view(),
+                    fit=FITS[options.fit](),
+                    interrupts=interrupts,
+                    reader_has_gone=environment.reader_has_gone,
+                )
+            finally:
+                self._beside.erase_status()
         if intake.bad_bytes:
             self._beside.note(f"{intake.bad_bytes:,} bytes of stdin are not UTF-8 and were read as U+FFFD")
         return status

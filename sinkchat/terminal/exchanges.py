@@ -119,7 +119,9 @@ def _message(line: str, place: str) -> tuple[str, str]:
         raise InputError(
             f"{place}: not JSON: {error.msg[0].lower()}{error.msg[1:]} at column {error.colno}"
         ) from error
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, a million brackets
+    except RecursionError as error:
+        raise InputError(f"{place}: not JSON: nested too deeply") from error
+    except ValueError as error:  # a number of 5,000 digits
         raise InputError(f"{place}: not JSON: {one_line(str(error))}") from error
     if not isinstance(message, dict):
         raise InputError(f"{place}: {_kind(message)} where an object with role and content belongs")

@@ -78,11 +78,13 @@ def answer_all(
                 view.show(event)
             if interrupts.pressed:
                 break
-    except (turn_cancelled(), WaitInterrupted):
-        pass
+    except BrokenPipeError:
+        raise
     except SinkchatError:
         view.break_off()
         raise
+    except (WaitInterrupted, turn_cancelled()):
+        view.break_off()
     if not begun:
         view.begin(conversation)
     view.end(conversation)

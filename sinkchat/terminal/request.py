@@ -61,23 +61,32 @@ def _picked(chosen: Mapping[str, Chosen], names: Sequence[str]) -> dict[str, Any
 
 def _answer_options(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
     """The fields of `ChatOptions` that were given, each in its range."""
-    given = {one.field: (one, chosen[one.field]) for one in SETTINGS if one.field in chosen}
-    return {
-        field: one.checked(tuple(it.value) if field == "stop" else it.value, typed=it.typed)
-        for field, (one, it) in given.items()
-    }
+    options: dict[str, Any] = {}
+    for one in SETTINGS:
+        if (given := chosen.get(one.field)) is None:
+            continue
+        if one.field == "stop":
+            options["stop"] = tuple(text for item in given.value for text in one.value_of(item, typed=given.typed))
+        else:
+            options[one.field] = one.value_of(given.value, typed=given.typed)
+    return options
 
 
 def _memory_options(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
     """The fields of `MemoryOptions` that were given."""
-    given = _picked(chosen, ("cache_size", "sinks", "evict", "policy"))
-    if (size := given.get("cache_size")) is not None and size < 1:
-        raise UsageError(f"{chosen['cache_size'].typed} is {size}; use a whole number from 1 up")
-    if (sinks := given.get("sinks")) is not None:
-        if sinks != "auto" and not sinks.isdecimal():
-            raise UsageError(f"{chosen['sinks'].typed} is {sinks}; use auto or a whole number from 0 up")
-        given["sinks"] = None if sinks == "auto" else int(sinks)
-    return given
+    options = _picked(chosen, ("evict", "policy"))
+    if (size := chosen.get("cache_size")) is not None:
+        options["cache_size"] = _whole_number(size, at_least=1)
+    if (sinks := chosen.get("sinks")) is not None:
+        options["sinks"] = None if sinks.value == "auto" else _whole_number(sinks, at_least=0, instead="auto or ")
+    return options
+
+
+def _whole_number(chosen: Chosen, *, at_least: int, instead: str = "") -> int:
+    text = chosen.value
+    if not (text.isascii() and text.isdecimal()) or int(text) < at_least:
+        raise UsageError(f"{chosen.typed} is {chosen.value}; use {instead}a whole number from {at_least} up")
+    return int(text)
 
 
 def _model(name: str | None) -> str | None:

@@ -29,22 +29,16 @@ class Setting:
         """As typed: `top-p`."""
         return self.field.replace("_", "-")
 
-    def value_of(self, text: str) -> Any:
-        """The value that `text` stands for."""
+    def value_of(self, text: str, *, typed: str | None = None) -> Any:
+        """The value that `text` stands for. `typed` is how the name was typed. Raises UsageError."""
+        refused = UsageError(f"{typed or self.name} is {text}; use {self.range}")
         try:
             value = self.parse(text)
         except ValueError:
-            raise self._refused(text) from None
-        return self.checked(value)
-
-    def checked(self, value: Any, *, typed: str | None = None) -> Any:
-        """The value itself. Raises UsageError when it is out of range; `typed` is how the name was typed."""
+            raise refused from None
         if not self.allows(value):
-            raise self._refused(value, typed)
+            raise refused
         return value
-
-    def _refused(self, value: object, typed: str | None = None) -> UsageError:
-        return UsageError(f"{typed or self.name} is {value}; use {self.range}")
 
 
 def _finite(test: Callable[[float], bool]) -> Callable[[Any], bool]:

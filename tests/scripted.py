@@ -1,0 +1,175 @@
+"""A conversation that follows a script: real events and exact counts, no model.
+
+A word is a token. It keeps the promises of the session: whole turns leave a full window oldest first, a
+long one in pieces, `pinned + window + evicted == seen`, and a stop is heard at the next token.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from sinkchat.cache.policy import CacheState, Span
+from sinkchat.chat.events import Event, Evicted, Finish, PromptProgress, PromptRead, TextDelta, TurnEnded, TurnRest
+from sinkchat.chat.options import ChatOptions, ModelCard
+from sinkchat.errors import SinkchatError
+
+CHUNK = 64
+
+
+@dataclass
+class ScriptedTurn:
+    number: int
+    user: str
+    answer: str
+    start: int
+    tokens: int
+    left: int
+
+
+def echo(text: str) -> str:
+    return f"you said: {text}"
+
+
+class ScriptedConversation:
+    """Answers with `reply(text)`, one piece a token. `token_seconds` slows it, so that one can press Ctrl-C."""
+
+    def __init__(
+        self,
+        reply: Callable[[str], str | list[str]] = echo,
+        *,
+        capacity: int = 100,
+        opening: str = "you are a helpful assistant",
+        token_seconds: float = 0.0,
+        notices: tuple[str, ...] = (),
+    ) -> None:
+        self.reply = reply
+        self.capacity = capacity
+        self.token_seconds = token_seconds
+        self.card = ModelCard("Echo-1", "none", "float32", "cpu", 4096)
+        self.options = ChatOptions()
+        self.sources = {"temperature": "model", "top_p": "flag"}
+        self.notices = notices
+        self.system: str | None = None
+        self.heard: list[str] = []
+        """texts of the turns that got a reply"""
+        self.past: list[tuple[str, str]] = []
+        self.fails: list[SinkchatError] = []
+        """errors that the next turns raise"""
+        self._opening = opening
+        self._stopped = False
+        self.clear()
+
+    @property
+    def pinned(self) -> int:
+        return max(4, len(self._opening.split()))
+
+    @property
+    def state(self) -> CacheState:
+        pinned = min(self.pinned, self._seen)
+        return CacheState(self._seen, self._evicted, pinned, self.capacity, nbytes=self.capacity * 1024)
+
+    def clear(self) -> None:
+        self._seen = self._evicted = 0
+        self.turns: list[ScriptedTurn] = []
+        self._words: list[str] = []
+
+    def set_system(self, text: str | None) -> None:
+        self.system = text
+        self._opening = text or ""
+        self.clear()
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def pinned_text(self) -> str:
+        return " ".join(self._words[: self.state.pinned])
+
+    def window_text(self) -> str:
+        return " ".join(self._words[self.state.next_to_leave :])
+
+    def send(self, text: str | Iterable[str]) -> Iterator[Event]:
+        self._stopped = False
+        words: list[str] = []
+        yield from self._read(text, words)
+        said = "".join(words)
+        if self.fails:
+            raise self.fails.pop(0)
+        self.heard.append(said)
+        reply = self.reply(said)
+        pieces = [word + " " for word in reply.split(" ")] if isinstance(reply, str) else reply
+        if isinstance(reply, str) and pieces:
+            pieces[-1] = pieces[-1][:-1]
+        yield from self._answer(pieces)
+
+    def read(self, user: str, assistant: str) -> Iterator[Event]:
+        self._stopped = False
+        self.past.append((user, assistant))
+        yield from self._read(f"{user} {assistant}", [])
+
+    def _read(self, text: str | Iterable[str], words: list[str]) -> Iterator[Event]:
+        before = self._seen, self._evicted, len(self.turns), len(self._words)
+        if not self._seen:
+            self._words += self._opening.split()
+            self._seen = len(self._words)
+        start = self._seen
+        self.turns.append(ScriptedTurn(len(self.turns) + 1, "", "", start, 0, 0))
+        tail = ""
+        for piece in [text] if isinstance(text, str) else text:
+            words.append(piece)
+            *whole, tail = (tail + piece).split(" ")
+            for chunk in range(0, len(whole), CHUNK):
+                yield from self._feed(whole[chunk : chunk + CHUNK])
+                yield PromptProgress(self._seen - start, None, 1.0, self.state)
+                time.sleep(self.token_seconds)
+                if self._stopped:
+                    from sinkchat.chat.session import TurnCancelled
+
+                    self._seen, self._evicted = before[:2]
+                    del self.turns[before[2] :], self._words[before[3] :]
+                    raise TurnCancelled
+        yield from self._feed(tail.split())
+        self.turns[-1].user = "".join(words)[:80]
+        yield PromptRead(len(self.turns), self._seen - before[0], 1.0, self.state)
+
+    def _answer(self, pieces: list[str]) -> Iterator[Event]:
+        limit = self.options.max_tokens or len(pieces) + 1
+        said: list[str] = []
+        finish: Finish = "stop"
+        for piece in pieces:
+            if len(said) == limit:
+                finish = "length"
+                break
+            if self._stopped:
+                finish = "interrupt"
+                break
+            yield from self._feed([piece])
+            said.append(piece)
+            if piece:
+                yield TextDelta(piece, len(said), self.state)
+            time.sleep(self.token_seconds)
+        turn = self.turns[-1]
+        turn.answer = "".join(said)[:80]
+        yield TurnEnded(
+            turn.number, "".join(said), finish, self._seen - turn.start - len(said), len(said), 0.42, 31.4, self.state
+        )
+
+    def _feed(self, words: list[str]) -> Iterator[Event]:
+        for word in words:
+            if self._seen - self._evicted == self.capacity:
+                yield self._make_room()
+            self._words.append(word)
+            self._seen += 1
+        turn = self.turns[-1]
+        turn.tokens = self._seen - turn.start
+        turn.left = self._seen - max(turn.start, self.state.next_to_leave)
+
+    def _make_room(self) -> Evicted:
+        start = self.state.next_to_leave
+        holder = next(turn for turn in reversed(self.turns) if turn.start <= start)
+        ends = self._seen if holder is self.turns[-1] else holder.start + holder.tokens
+        stop = min(ends, start + max(1, (self.capacity - self.pinned) // 8))
+        self._evicted += stop - start
+        holder.left = ends - stop
+        gone = (holder.number,) if not holder.left else ()
+        partly = TurnRest(holder.number, ends - holder.start, holder.left) if holder.left else None
+        return Evicted(Span(start, stop), gone, partly, self.state)
