@@ -6,6 +6,7 @@ gigabytes. What cannot become a chat is refused here, in a second.
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from sinkchat.errors import ModelError
 from sinkchat.models.hub import weight_files
+from sinkchat.models.progress import quiet_libraries
 
 _TRAINED_LENGTH = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
 
@@ -51,7 +53,10 @@ def read_config(folder: Path, *, name: str, trust_remote_code: bool) -> PreTrain
             hint=f"read the .py files in {folder}, then --trust-remote-code",
         )
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        with quiet_libraries():
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except ImportError as error:
+        raise missing_package(name, error) from error
     except (OSError, ValueError, TypeError, KeyError, StrictDataclassError) as error:
         raise ModelError(f"config.json of {name} cannot be used: {first_line(error)}") from error
     if not _writes_text(config):
@@ -80,8 +85,9 @@ def _writes_text(config: PreTrainedConfig) -> bool:
     """
     classes = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, ())
     causal = {classes} if isinstance(classes, str) else set(classes)
-    code = getattr(config, "auto_map", None) or {}
-    if not causal and "AutoModelForCausalLM" not in code:
+    if "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {}):
+        return True
+    if not causal:
         return False
     made_for = config.architectures or []
     return not made_for or any(kind in causal or kind.endswith(("ForCausalLM", "LMHeadModel")) for kind in made_for)
@@ -139,6 +145,21 @@ def damaged(path: Path, name: str, error: Exception) -> ModelError:
         f"{path.name} of {name} is damaged or cut short: {first_line(error)}",
         hint=f"delete {path.resolve()}, then the same command fetches it again",
     )
+
+
+def refuse_missing(missing: Iterable[str], *, name: str) -> None:
+    """Raises ModelError if tensors are `missing`: transformers would fill them with random numbers."""
+    names = sorted(missing)
+    if names:
+        raise ModelError(
+            f"the weights of {name} lack {len(names)} of the tensors that the model needs, {names[0]} for one",
+            hint="a complete checkpoint",
+        )
+
+
+def missing_package(name: str, error: ImportError) -> ModelError:
+    """The error of a model whose own code, or whose quantisation, needs a package that is not there."""
+    return ModelError(f"{name} needs a package that is missing: {first_line(error)}", hint="install it with pip")
 
 
 def first_line(error: Exception) -> str:

@@ -7,6 +7,7 @@ tokenizer, template and generation settings. The folder is keyed by the file it 
 
 import hashlib
 import io
+import struct
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from sinkchat.errors import ModelError
 from sinkchat.models.cachedir import cache_folder, is_whole, published
-from sinkchat.models.checkpoint import first_line
+from sinkchat.models.checkpoint import first_line, refuse_missing
 from sinkchat.models.progress import Progress, quiet_libraries, silent
 
 _FORM = 1
@@ -57,17 +58,22 @@ def _identity_of(gguf: Path) -> str:
 def _read(gguf: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     where: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True, "trust_remote_code": False}
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            gguf.parent, dtype=dtype, quantization_config=GgufConfig(dequantize=True), **where
+        model, info = AutoModelForCausalLM.from_pretrained(
+            gguf.parent,
+            dtype=dtype,
+            quantization_config=GgufConfig(dequantize=True),
+            output_loading_info=True,
+            **where,
         )
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **where)
-    except (ValueError, KeyError, IndexError, OSError, NotImplementedError) as error:
-        # What the reader of the format raises for a file that is none, or cut short; and what
+    except (ValueError, KeyError, IndexError, OSError, NotImplementedError, struct.error) as error:
+        # What the readers of the format raise for a file that is none, or cut short; and what
         # transformers raises for an architecture or a kind of block that it does not know.
         raise ModelError(
             f"{gguf.name} cannot be read as a GGUF model: {first_line(error)}",
             hint="a whole GGUF file of an architecture that transformers converts, e.g. llama or qwen2",
         ) from error
+    refuse_missing(info["missing_keys"], name=gguf.name)
     # transformers 5.17 takes BOS for EOS here (5.24 does not); the model's settings are right in both.
     for token in _SPECIAL_TOKENS:
         number = getattr(model.config, f"{token}_id", None)

@@ -25,8 +25,10 @@ from sinkchat.models.checkpoint import (
     Weight,
     damaged,
     first_line,
+    missing_package,
     read_config,
     read_weights,
+    refuse_missing,
     shipped_quantization,
     trained_length,
 )
@@ -103,7 +105,7 @@ def load_model(
 
     # 5. The weights.
     with quiet_libraries(), _weight_errors(folder, located.name, budget):
-        model = _load_weights(folder, config, budget, options)
+        model = _load_weights(folder, located.name, config, budget, options)
     return LoadedModel(
         model=model.eval().requires_grad_(False),
         tokenizer=tokenizer,
@@ -131,7 +133,9 @@ def _load_tokenizer(folder: Path, name: str, options: LoadOptions) -> PreTrained
     try:
         with quiet_libraries():
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=options.trust_remote_code)
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+    except ImportError as error:
+        raise missing_package(name, error) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"the tokenizer of {name} cannot be read: {first_line(error)}") from error
     except Exception as error:
         # The Rust library raises the bare class for a tokenizer.json that it cannot parse.
@@ -214,7 +218,9 @@ class _Budget:
         return ", or ".join(ways)
 
 
-def _load_weights(folder: Path, config: PreTrainedConfig, budget: _Budget, options: LoadOptions) -> PreTrainedModel:
+def _load_weights(
+    folder: Path, name: str, config: PreTrainedConfig, budget: _Budget, options: LoadOptions
+) -> PreTrainedModel:
     model, info = AutoModelForCausalLM.from_pretrained(
         folder,
         config=config,
@@ -224,12 +230,7 @@ def _load_weights(folder: Path, config: PreTrainedConfig, budget: _Budget, optio
         output_loading_info=True,
         **budget.method.apply(budget.dtype),
     )
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise ModelError(
-            f"the weights lack {len(missing)} tensors that the model needs, {missing[0]} among them",
-            hint="a complete checkpoint: such tensors would be random numbers",
-        )
+    refuse_missing(info["missing_keys"], name=name)
     return model
 
 
@@ -242,9 +243,7 @@ def _weight_errors(folder: Path, name: str, budget: _Budget) -> Iterator[None]:
     except SafetensorError as error:
         raise damaged(folder / "model.safetensors", name, error) from error
     except ImportError as error:
-        raise ModelError(
-            f"{name} needs a package that is not installed: {first_line(error)}", hint="install it with pip"
-        ) from error
+        raise missing_package(name, error) from error
     except RuntimeError as error:
         if "DefaultCPUAllocator" in str(error):
             raise budget.out_of_memory() from error

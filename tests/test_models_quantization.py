@@ -1,0 +1,106 @@
+"""How weights are held: what is chosen, what is said about it, and what it costs."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import tiny_model, tiny_tokenizer
+from transformers import PreTrainedModel
+
+from sinkchat.errors import UsageError
+from sinkchat.models.checkpoint import Weight, read_weights
+from sinkchat.models.loading import LoadOptions, load_model
+from sinkchat.models.quantization import METHODS, choose_quantization
+
+CPU = LoadOptions(device="cpu", dtype="float32")
+CUDA = torch.device("cuda", 0)
+COSTS_TIME = "on a CPU saves memory and costs time: --quant none answers faster"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A tiny Llama whose rows are a whole number of blocks of 64."""
+    tiny_model(intermediate_size=128).save_pretrained(tmp_path / "tiny")
+    tiny_tokenizer().save_pretrained(tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+def _kinds(model: PreTrainedModel) -> set[str]:
+    return {type(model.model.layers[0].mlp.up_proj).__name__, type(model.lm_head).__name__}
+
+
+@pytest.mark.parametrize(
+    ("quant", "kind", "tolerance"),
+    [("nf4", "Linear4bit", 0.5), ("fp4", "Linear4bit", 0.8), ("int8", "Linear8bitLt", 0.1)],
+)
+def test_layers_are_quantised_and_the_head_is_not(folder: Path, quant: str, kind: str, tolerance: float) -> None:
+    loaded = load_model(str(folder), LoadOptions(device="cpu", quant=quant))
+    assert loaded.quant == quant
+    assert _kinds(loaded.model) == {kind, "Linear"}
+    assert loaded.notes == (f"{quant} {COSTS_TIME}",)
+    ids = torch.arange(10, 40)[None]
+    exact = tiny_model(intermediate_size=128)(ids).logits
+    error = (loaded.model(ids).logits.float() - exact).std() / exact.std()
+    assert 0 < error < tolerance
+
+
+def test_int8_computes_in_float16_as_bitsandbytes_does(folder: Path) -> None:
+    assert load_model(str(folder), replace(CPU, quant="int8")).dtype == "float16"
+
+
+def test_auto_is_nf4_on_cuda_and_none_elsewhere() -> None:
+    method, notes = choose_quantization("auto", CUDA, shipped=None)
+    assert method.name == "nf4"
+    assert notes == ("weights in 4 bits (nf4), as always on CUDA; --quant none holds them whole",)
+    for elsewhere in ("cpu", "mps"):
+        assert choose_quantization("auto", torch.device(elsewhere), shipped=None) == (METHODS["none"], ())
+
+
+def test_a_checkpoint_that_is_quantised_already_is_loaded_as_shipped(folder: Path) -> None:
+    loaded = load_model(str(folder), replace(CPU, quant="nf4"))
+    shipped = folder.parent / "shipped"
+    loaded.model.save_pretrained(shipped)
+    loaded.tokenizer.save_pretrained(shipped)
+    again = load_model(str(shipped), CPU)
+    assert (again.quant, again.notes) == (
+        "nf4",
+        ("the checkpoint is quantised already (nf4) and is loaded as shipped",),
+    )
+    ids = torch.arange(10, 40)[None]
+    assert torch.equal(again.model(ids).logits, loaded.model(ids).logits)
+    for asked in ("none", "int8"):
+        with pytest.raises(UsageError) as caught:
+            load_model(str(shipped), replace(CPU, quant=asked))
+        assert caught.value.message == f"--quant {asked} cannot be: the checkpoint is quantised already (nf4)"
+
+
+def test_a_method_that_transformers_lacks_a_package_for_says_so(folder: Path) -> None:
+    path = folder / "config.json"
+    settings = {"quant_method": "aqlm", "in_group_size": 8, "out_group_size": 1}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": settings}))
+    with pytest.raises(Exception, match="aqlm") as caught:
+        load_model(str(folder), CPU)
+    assert caught.value.message.startswith("tiny needs a package that is missing: ")
+
+
+def test_the_bytes_of_a_seven_billion_model_are_known_beforehand() -> None:
+    layer = [(4096, 4096)] * 4 + [(11008, 4096)] * 3 + [(4096,)] * 2
+    shapes = {f"model.layers.{i}.{j}": shape for i in range(32) for j, shape in enumerate(layer)}
+    shapes |= {"model.embed_tokens.weight": (32000, 4096), "lm_head.weight": (32000, 4096)}
+    weights = [Weight(name, shape, 0) for name, shape in shapes.items()]
+    gibibytes = {name: method.nbytes(weights, torch.bfloat16) / 2**30 for name, method in METHODS.items()}
+    assert {name: round(size, 1) for name, size in gibibytes.items()} == {
+        "none": 12.6,
+        "nf4": 3.9,
+        "fp4": 3.9,
+        "int8": 6.5,
+    }
+
+
+@pytest.mark.parametrize("quant", ["none", "nf4"])
+def test_the_estimate_is_what_the_model_then_takes(folder: Path, quant: str) -> None:
+    estimate = METHODS[quant].nbytes(read_weights(folder, name="tiny"), torch.float32)
+    taken = load_model(str(folder), replace(CPU, quant=quant)).model.get_memory_footprint()
+    assert taken == pytest.approx(estimate, rel=0.15)
