@@ -90,11 +90,11 @@ def tiny_model(
                 weight.copy_(noise)
             else:
                 weight.copy_(noise * 1.3 / weight.shape[-1] ** 0.5)
+    frequencies = {name: buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")}
     model = model.to(dtype).eval().requires_grad_(False)
-    for module in model.modules():
-        for name, buffer in module.named_buffers(recurse=False):
-            if "inv_freq" in name:
-                setattr(module, name, buffer.float())
+    for name, buffer in frequencies.items():
+        module, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(module), attribute, buffer)
     return model
 
 

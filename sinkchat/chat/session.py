@@ -145,7 +145,7 @@ class ChatSession:
         yield from self._answer(chain([first], steps), prompt_tokens, ttft)
 
     def read(self, user: str, assistant: str) -> Iterator[Event]:
-        """A past exchange enters memory, without a reply: all of it or, on a stop, nothing. Ends with `PromptRead`."""
+        """A past exchange enters memory, without a reply: all of it or, on a stop, none. Ends with `PromptRead`."""
         self._stop_requested = False
         started = self._clock()
         before = self._length

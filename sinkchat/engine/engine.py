@@ -92,6 +92,12 @@ class Engine:
         self.pending[:] = mark.pending
         self.logits = mark.logits
 
+    def feed(self, ids: Iterable[int]) -> CacheState:
+        """Reads `ids` at once; what the cache holds then."""
+        for _ in self.read([Segment(tuple(ids))]):
+            pass
+        return self.state
+
     def read(self, segments: Iterable[Segment]) -> Iterator[Step]:
         """Feeds ids, in chunks; a step for each forward. Pulls only as much input as the next chunk takes."""
         for segment in segments:
