@@ -194,6 +194,16 @@ def test_weights_cut_short_are_called_damaged(folder: Path, kept: int) -> None:
     assert error.hint == f"delete {weights}, then the same command fetches it again"
 
 
+@pytest.mark.parametrize("kept", [-1, 1000])
+def test_pickled_weights_load_and_are_called_damaged_when_cut_short(folder: Path, kept: int) -> None:
+    pickled = folder / "pytorch_model.bin"
+    torch.save(load_file(folder / "model.safetensors"), pickled)
+    (folder / "model.safetensors").unlink()
+    assert load_model(str(folder), CPU).model.num_parameters() > 0
+    pickled.write_bytes(pickled.read_bytes()[:kept])
+    assert _refusal(folder).message.startswith("pytorch_model.bin of tiny-llama is damaged or cut short: ")
+
+
 def test_weights_that_lack_a_layer_are_refused_rather_than_filled_with_chance(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]

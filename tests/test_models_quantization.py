@@ -9,7 +9,8 @@ import torch
 from tiny import tiny_model, tiny_tokenizer
 from transformers import PreTrainedModel
 
-from sinkchat.errors import UsageError
+from sinkchat.errors import ModelError, OutOfMemory, UsageError
+from sinkchat.models.budget import Budget
 from sinkchat.models.checkpoint import Weight, read_weights
 from sinkchat.models.loading import LoadOptions, load_model
 from sinkchat.models.quantization import METHODS, choose_quantization
@@ -47,7 +48,10 @@ def test_layers_are_quantised_and_the_head_is_not(folder: Path, quant: str, kind
 
 
 def test_int8_computes_in_float16_as_bitsandbytes_does(folder: Path) -> None:
-    assert load_model(str(folder), replace(CPU, quant="int8")).dtype == "float16"
+    assert load_model(str(folder), LoadOptions(device="cpu", quant="int8")).dtype == "float16"
+    with pytest.raises(UsageError) as caught:
+        load_model(str(folder), LoadOptions(device="cpu", quant="int8", dtype="bfloat16"))
+    assert caught.value.message == "--quant int8 computes in float16, not in bfloat16"
 
 
 def test_auto_is_nf4_on_cuda_and_none_elsewhere() -> None:
@@ -70,7 +74,7 @@ def test_a_checkpoint_that_is_quantised_already_is_loaded_as_shipped(folder: Pat
     )
     ids = torch.arange(10, 40)[None]
     assert torch.equal(again.model(ids).logits, loaded.model(ids).logits)
-    for asked in ("none", "int8"):
+    for asked in ("none", "fp4"):
         with pytest.raises(UsageError) as caught:
             load_model(str(shipped), replace(CPU, quant=asked))
         assert caught.value.message == f"--quant {asked} cannot be: the checkpoint is quantised already (nf4)"
@@ -80,23 +84,64 @@ def test_a_method_that_transformers_lacks_a_package_for_says_so(folder: Path) ->
     path = folder / "config.json"
     settings = {"quant_method": "aqlm", "in_group_size": 8, "out_group_size": 1}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": settings}))
-    with pytest.raises(Exception, match="aqlm") as caught:
+    with pytest.raises(ModelError, match="aqlm") as caught:
         load_model(str(folder), CPU)
     assert caught.value.message.startswith("tiny needs a package that is missing: ")
 
 
-def test_the_bytes_of_a_seven_billion_model_are_known_beforehand() -> None:
+def _llama_2_7b() -> tuple[Weight, ...]:
     layer = [(4096, 4096)] * 4 + [(11008, 4096)] * 3 + [(4096,)] * 2
     shapes = {f"model.layers.{i}.{j}": shape for i in range(32) for j, shape in enumerate(layer)}
     shapes |= {"model.embed_tokens.weight": (32000, 4096), "lm_head.weight": (32000, 4096)}
-    weights = [Weight(name, shape, 0) for name, shape in shapes.items()]
-    gibibytes = {name: method.nbytes(weights, torch.bfloat16) / 2**30 for name, method in METHODS.items()}
+    return tuple(Weight(name, shape, 0) for name, shape in shapes.items())
+
+
+def test_the_bytes_of_a_seven_billion_model_are_known_beforehand() -> None:
+    gibibytes = {name: method.nbytes(_llama_2_7b(), torch.bfloat16) / 2**30 for name, method in METHODS.items()}
     assert {name: round(size, 1) for name, size in gibibytes.items()} == {
         "none": 12.6,
         "nf4": 3.9,
         "fp4": 3.9,
         "int8": 6.5,
     }
+
+
+@pytest.mark.parametrize(
+    ("quant", "free", "message", "hint"),
+    [
+        (
+            "none",
+            8 * 2**30,
+            "out of GPU memory loading weights: 12.6 GiB needed in bfloat16, 8.0 GiB free on cuda:0",
+            "--quant nf4 (about 3.9 GiB), or --device cpu",
+        ),
+        (
+            "none",
+            3 * 2**30,
+            "out of GPU memory loading weights: 12.6 GiB needed in bfloat16, 3.0 GiB free on cuda:0",
+            "--device cpu",
+        ),
+        (
+            "nf4",
+            3 * 2**30,
+            "out of GPU memory loading weights: 3.9 GiB needed in nf4, 3.0 GiB free on cuda:0",
+            "--device cpu",
+        ),
+    ],
+)
+def test_weights_that_cannot_fit_on_a_gpu_are_told_with_what_would(
+    quant: str, free: int, message: str, hint: str
+) -> None:
+    budget = Budget(METHODS[quant], _llama_2_7b(), torch.bfloat16, CUDA, free)
+    with pytest.raises(OutOfMemory) as caught:
+        budget.check()
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+def test_weights_that_fit_or_of_unknown_size_are_let_through() -> None:
+    Budget(METHODS["none"], _llama_2_7b(), torch.bfloat16, CUDA, 16 * 2**30).check()
+    Budget(METHODS["none"], (), torch.bfloat16, CUDA, 1).check()
+    Budget(METHODS["none"], _llama_2_7b(), torch.bfloat16, CUDA, None).check()
 
 
 @pytest.mark.parametrize("quant", ["none", "nf4"])

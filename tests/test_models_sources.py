@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sinkchat.errors import HubUnreachable, ModelError, ModelNotFound, ResourceError
+from sinkchat.errors import HubUnreachable, ModelError, ModelNotFound, ResourceError, UsageError
 from sinkchat.models.cachedir import cache_folder, disk_space_told, is_whole, published
 from sinkchat.models.hub import weight_files
 from sinkchat.models.packaged import PackagedGguf
-from sinkchat.models.sources import ALIASES, DEFAULT_MODEL, Folder, GgufFile, HubModel, find_source
+from sinkchat.models.sources import ALIASES, DEFAULT_MODEL, Fetching, Folder, GgufFile, HubModel, find_source
 
 
 @pytest.fixture
@@ -98,6 +98,15 @@ def test_a_folder_without_its_weights_is_refused(here: Path) -> None:
         Folder(here / "tuned").locate()
     with pytest.raises(ModelError, match=r"holds neither config\.json nor a \.gguf file"):
         Folder(here).locate()
+
+
+def test_a_revision_of_what_lies_on_this_machine_is_a_usage_error(here: Path) -> None:
+    for source in (Folder(_model_folder(here / "tuned")), GgufFile(here / "small.gguf")):
+        with pytest.raises(UsageError) as caught:
+            source.locate(Fetching(revision="v2"))
+        assert caught.value.message == (
+            f"--revision v2 names a revision on the Hub, and {source.path} lies on this machine"
+        )
 
 
 def test_one_part_of_a_split_gguf_is_refused_and_a_single_part_is_not() -> None:
@@ -197,7 +206,9 @@ def test_a_package_that_is_installed_already_is_read_and_not_run(
     with zipfile.ZipFile(next(index.glob("*.whl"))) as archive:
         archive.extractall(here / "site")
     next(index.glob("*.whl")).unlink()
+    assert not package.is_here()
     monkeypatch.syspath_prepend(str(here / "site"))
+    assert package.is_here()
     assert package.fetch().read_bytes() == CONTENT
 
 

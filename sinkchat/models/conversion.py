@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from sinkchat.errors import ModelError
 from sinkchat.models.cachedir import cache_folder, is_whole, published
 from sinkchat.models.checkpoint import first_line, refuse_missing
+from sinkchat.models.placement import dtype_name
 from sinkchat.models.progress import Progress, quiet_libraries, silent
 
 _FORM = 1
@@ -47,7 +48,7 @@ def converted(gguf: Path, dtype: torch.dtype, *, identity: str = "", progress: P
 
 def _folder_for(gguf: Path, dtype: torch.dtype, identity: str) -> Path:
     key = hashlib.sha256(f"{_FORM}:{identity}".encode()).hexdigest()[:12]
-    return cache_folder() / "converted" / f"{gguf.stem}-{key}-{str(dtype).removeprefix('torch.')}"
+    return cache_folder() / "converted" / f"{gguf.stem}-{key}-{dtype_name(dtype)}"
 
 
 def _identity_of(gguf: Path) -> str:

@@ -4,10 +4,12 @@ One procedure in five stages; whatever can be refused is refused before the weig
 The device is not chosen by what is free but by what was asked; a model lies on one device as a whole.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from jinja2 import TemplateError, TemplateSyntaxError
@@ -20,9 +22,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from sinkchat.errors import ModelError, NoChatTemplate, OutOfMemory, UsageError
+from sinkchat.errors import ModelError, NoChatTemplate, UsageError
+from sinkchat.models.budget import Budget
 from sinkchat.models.checkpoint import (
-    Weight,
     damaged,
     first_line,
     missing_package,
@@ -33,10 +35,10 @@ from sinkchat.models.checkpoint import (
     trained_length,
 )
 from sinkchat.models.conversion import converted
-from sinkchat.models.hub import has_tokenizer
-from sinkchat.models.placement import choose_device, choose_dtype, free_memory
-from sinkchat.models.progress import Progress, memory_size, quiet_libraries, silent
-from sinkchat.models.quantization import METHODS, Quantization, choose_quantization
+from sinkchat.models.hub import has_tokenizer, weight_files
+from sinkchat.models.placement import choose_device, choose_dtype, dtype_name, free_memory
+from sinkchat.models.progress import Progress, quiet_libraries, silent
+from sinkchat.models.quantization import Quantization, choose_quantization
 from sinkchat.models.sources import DEFAULT_MODEL, Fetching, Located, find_source
 
 __all__ = ["DEFAULT_MODEL", "LoadOptions", "LoadedModel", "Progress", "load_model", "silent"]
@@ -99,8 +101,8 @@ def load_model(
     # 4. In which numbers, and whether they fit.
     dtype = choose_dtype(options.dtype, device, stored=config.dtype)
     method, why = choose_quantization(options.quant, device, shipped=shipped_quantization(config))
-    dtype = method.dtype(dtype)
-    budget = _Budget(method, weights, dtype, device)
+    dtype = _compute_dtype(method, dtype, asked=options.dtype)
+    budget = Budget(method, weights, dtype, device, free=free_memory(device))
     budget.check()
 
     # 5. The weights.
@@ -111,7 +113,7 @@ def load_model(
         tokenizer=tokenizer,
         name=located.name,
         quant=method.name,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=dtype_name(dtype),
         device=str(device),
         max_length=trained_length(config),
         notes=(*located.notes, *why),
@@ -124,8 +126,17 @@ def _as_folder(located: Located, dtype: torch.dtype, progress: Progress) -> Path
     return converted(located.path, dtype, identity=located.identity, progress=progress)
 
 
+def _compute_dtype(method: Quantization, chosen: torch.dtype, *, asked: str) -> torch.dtype:
+    dtype = method.dtype(chosen)
+    if asked not in ("auto", dtype_name(dtype)):
+        raise UsageError(
+            f"--quant {method.name} computes in {dtype_name(dtype)}, not in {asked}", hint="--dtype auto"
+        )
+    return dtype
+
+
 def _load_tokenizer(folder: Path, name: str, options: LoadOptions) -> PreTrainedTokenizerBase:
-    if not has_tokenizer(path.name for path in folder.iterdir()):
+    if not has_tokenizer(os.listdir(folder)):
         raise ModelError(
             f"{name} has no tokenizer: no tokenizer.json or the like lies beside its weights",
             hint=f"copy the tokenizer's files of the model it was made from into {folder}",
@@ -184,42 +195,8 @@ def _read_template(path: Path, tokenizer: PreTrainedTokenizerBase) -> str:
     return template
 
 
-@dataclass(frozen=True, slots=True)
-class _Budget:
-    """How the weights will be held, and what that takes."""
-
-    method: Quantization
-    weights: tuple[Weight, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    def check(self) -> None:
-        """Raises OutOfMemory if the weights cannot fit in what is free now."""
-        free = free_memory(self.device)
-        if free is not None and self.method.nbytes(self.weights, self.dtype) > free:
-            raise self.out_of_memory()
-
-    def out_of_memory(self) -> OutOfMemory:
-        free = free_memory(self.device)
-        where = "out of memory" if self.device.type == "cpu" else "out of GPU memory"
-        in_dtype = str(self.dtype).removeprefix("torch.")
-        held_as = in_dtype if self.method.name == "none" else self.method.name
-        facts = [f"{memory_size(free)} free on {self.device}"] if free is not None else []
-        if self.weights:  # else their sizes are not known
-            facts.insert(0, f"{memory_size(self.method.nbytes(self.weights, self.dtype))} needed in {held_as}")
-        return OutOfMemory(f"{where} loading weights: {', '.join(facts)}", hint=self._what_would_fit(free))
-
-    def _what_would_fit(self, free: int | None) -> str:
-        smaller = METHODS["nf4"].nbytes(self.weights, self.dtype)
-        ways = []
-        if self.method.name == "none" and self.weights and (free is None or smaller < free):
-            ways.append(f"--quant nf4 (about {memory_size(smaller)})")
-        ways.append("a smaller model" if self.device.type == "cpu" else "--device cpu")
-        return ", or ".join(ways)
-
-
 def _load_weights(
-    folder: Path, name: str, config: PreTrainedConfig, budget: _Budget, options: LoadOptions
+    folder: Path, name: str, config: PreTrainedConfig, budget: Budget, options: LoadOptions
 ) -> PreTrainedModel:
     model, info = AutoModelForCausalLM.from_pretrained(
         folder,
@@ -235,18 +212,21 @@ def _load_weights(
 
 
 @contextmanager
-def _weight_errors(folder: Path, name: str, budget: _Budget) -> Iterator[None]:
+def _weight_errors(folder: Path, name: str, budget: Budget) -> Iterator[None]:
+    """Turns what transformers, safetensors and torch raise while weights are read into our errors."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise budget.out_of_memory() from error
-    except SafetensorError as error:
-        raise damaged(folder / "model.safetensors", name, error) from error
     except ImportError as error:
         raise missing_package(name, error) from error
-    except RuntimeError as error:
+    except (SafetensorError, UnpicklingError) as error:
+        raise damaged(folder / weight_files(os.listdir(folder))[0], name, error) from error
+    except RuntimeError as error:  # torch says it in words only
         if "DefaultCPUAllocator" in str(error):
             raise budget.out_of_memory() from error
+        if "PytorchStreamReader" in str(error):
+            raise damaged(folder / weight_files(os.listdir(folder))[0], name, error) from error
         if "size mismatch" in str(error) or "ignore_mismatched_sizes" in str(error):
             raise ModelError(f"the weights of {name} do not fit its config.json: {first_line(error)}") from error
         raise

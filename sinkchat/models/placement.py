@@ -70,6 +70,11 @@ def choose_dtype(asked: str, device: torch.device, *, stored: torch.dtype | None
     return torch.bfloat16 if _accelerator_has_bfloat16(device) else torch.float16
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """The word of `--dtype` for it, e.g. "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
 def cpu_has_bfloat16() -> bool:
     """Whether the CPU multiplies bfloat16 by instructions of its own.
 

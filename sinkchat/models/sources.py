@@ -14,7 +14,7 @@ from typing import Protocol
 from huggingface_hub import scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 
-from sinkchat.errors import HubUnreachable, ModelError, ModelNotFound
+from sinkchat.errors import HubUnreachable, ModelError, ModelNotFound, UsageError
 from sinkchat.models import hub
 from sinkchat.models.packaged import PackagedGguf
 from sinkchat.models.progress import Progress, silent
@@ -44,6 +44,14 @@ class Fetching:
     offline: bool = False
 
 
+def _refuse_revision(fetching: Fetching, path: Path) -> None:
+    if fetching.revision is not None:
+        raise UsageError(
+            f"--revision {fetching.revision} names a revision on the Hub, and {path} lies on this machine",
+            hint="no --revision",
+        )
+
+
 class Source(Protocol):
     """One meaning of the word MODEL."""
 
@@ -58,6 +66,7 @@ class Folder:
     path: Path
 
     def locate(self, fetching: Fetching = Fetching(), *, progress: Progress = silent) -> Located:
+        _refuse_revision(fetching, self.path)
         name = self.path.resolve().name
         names = sorted(entry.name for entry in self.path.iterdir())
         gguf = [entry for entry in names if entry.endswith(".gguf")]
@@ -88,6 +97,7 @@ class GgufFile:
     path: Path
 
     def locate(self, fetching: Fetching = Fetching(), *, progress: Progress = silent) -> Located:
+        _refuse_revision(fetching, self.path)
         if re.search(r"-\d+-of-(?!0*1\.gguf)\d+\.gguf$", self.path.name):
             raise ModelError(
                 f"{self.path.name} is one part of a GGUF model in several files, which transformers does not read",
@@ -124,7 +134,7 @@ class Alias:
     def locate(self, fetching: Fetching = Fetching(), *, progress: Progress = silent) -> Located:
         if fetching.revision is not None:
             return self.repository.locate(fetching, progress=progress)
-        if self.packaged.on_disk() is not None and hub.on_disk(self.repository.repo_id) is None:
+        if self.packaged.is_here() and hub.on_disk(self.repository.repo_id) is None:
             return self._from_package(progress)
         try:
             return self.repository.locate(fetching, progress=progress)
