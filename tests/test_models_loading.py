@@ -314,8 +314,10 @@ def test_a_cuda_device_beyond_the_last_is_named() -> None:
         ({"quant": "int3"}, "--quant int3 is not known"),
     ],
 )
-def test_a_word_that_is_no_option_is_a_usage_error(folder: Path, changed: dict[str, Any], message: str) -> None:
-    error = _refusal(folder, replace(CPU, **changed))
+def test_a_word_that_is_no_option_is_told_before_the_model_is_looked_for(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    error = _refusal(tmp_path / "nowhere", replace(CPU, **changed))
     assert isinstance(error, UsageError)
     assert error.message == message
 

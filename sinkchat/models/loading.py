@@ -38,7 +38,7 @@ from sinkchat.models.conversion import converted
 from sinkchat.models.hub import has_tokenizer, weight_files
 from sinkchat.models.placement import choose_device, choose_dtype, dtype_name, free_memory
 from sinkchat.models.progress import Progress, quiet_libraries, silent
-from sinkchat.models.quantization import Quantization, choose_quantization
+from sinkchat.models.quantization import Quantization, choose_quantization, require_known
 from sinkchat.models.sources import DEFAULT_MODEL, Fetching, Located, find_source
 
 __all__ = ["DEFAULT_MODEL", "LoadOptions", "LoadedModel", "Progress", "load_model", "silent"]
@@ -87,6 +87,7 @@ def load_model(
     # 1. Where it will run, and where its files lie.
     device = choose_device(options.device)
     unstored = choose_dtype(options.dtype, device, stored=None)
+    require_known(options.quant)
     located = find_source(name).locate(Fetching(options.revision, options.offline), progress=progress)
     folder = _as_folder(located, unstored, progress)
 

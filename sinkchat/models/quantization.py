@@ -122,6 +122,12 @@ METHODS: Mapping[str, Quantization] = MappingProxyType(
 )
 
 
+def require_known(asked: str) -> None:
+    """Raises UsageError where `asked` is no word of `--quant`: a slip is told before gigabytes are fetched."""
+    if asked != "auto" and asked not in METHODS:
+        raise UsageError(f"--quant {asked} is not known", hint=f"--quant auto, {', '.join(METHODS)}")
+
+
 def choose_quantization(
     asked: str, device: torch.device, *, shipped: str | None
 ) -> tuple[Quantization, tuple[str, ...]]:
@@ -130,8 +136,7 @@ def choose_quantization(
     `shipped` names the method of weights that are quantised already. Raises UsageError where the two
     do not go together, and what `check` raises.
     """
-    if asked != "auto" and asked not in METHODS:
-        raise UsageError(f"--quant {asked} is not known", hint=f"--quant auto, {', '.join(METHODS)}")
+    require_known(asked)
     if shipped is not None:
         if asked not in ("auto", shipped):
             raise UsageError(
