@@ -82,6 +82,11 @@ class ChatSession:
         return self.engine.state
 
     @property
+    def pinned(self) -> int:
+        """How many tokens are pinned once they have been read."""
+        return self.engine.cache.pinned
+
+    @property
     def turns(self) -> Sequence[Turn]:
         """The turns of the conversation, oldest first; of forgotten ones the latest 1,000."""
         return self._ledger.turns(self.state)
