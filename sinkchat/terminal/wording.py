@@ -48,10 +48,14 @@ def left_memory(evictions: Sequence[Evicted]) -> str:
     if gone:
         verb = "has" if len(gone) == 1 else "have"
         rest = f" · {_rest(partly)}" if partly else ""
-        return f"{turn_numbers(gone)} {verb} left memory ({tokens:,} tokens){rest}"
+        return f"{turn_numbers(gone)} {verb} left memory ({_tokens(tokens)}){rest}"
     if partly:
-        return f"{_rest(partly)} is leaving memory ({tokens:,} tokens)"
-    return f"{tokens:,} tokens have left memory" if tokens else ""
+        return f"{_rest(partly)} is leaving memory ({_tokens(tokens)})"
+    return f"{_tokens(tokens)} left memory" if tokens else ""
+
+
+def _tokens(count: int) -> str:
+    return f"{count:,} token{'' if count == 1 else 's'}"
 
 
 def _rest(partly: TurnRest) -> str:
