@@ -122,7 +122,7 @@ def derive(render: Renderer, system: str | None) -> Deltas:
 
 
 def _derive(render: Renderer, system: str | None) -> Deltas:
-    if system:
+    if system is not None:
         _check_system_stays(render.with_system(SYSTEM_MARK))
     prefix, middle, gap, after = _between(render(_USER, _ANSWER, _NEXT), (_USER, _ANSWER, _NEXT))
     for count in (1, 2, 3, 4):
@@ -153,8 +153,8 @@ def _derive(render: Renderer, system: str | None) -> Deltas:
     return deltas
 
 
-def _refusal(reason: str) -> NoChatTemplate:
-    return NoChatTemplate(f"its chat template {reason}, so a conversation cannot grow at its end", hint=_HINT)
+def _refusal(reason: str, *, hint: str = _HINT) -> NoChatTemplate:
+    return NoChatTemplate(f"its chat template {reason}, so a conversation cannot grow at its end", hint=hint)
 
 
 def _between(rendered: str, texts: Sequence[str]) -> list[str]:
@@ -171,7 +171,9 @@ def _check_system_stays(render: Renderer) -> None:
     texts = (_USER, _ANSWER, _NEXT)
     where = [part.count(SYSTEM_MARK) for part in _between(render(*texts), texts)]
     if where[0] == 0 and any(where):
-        raise _refusal("moves the system prompt into the last user turn")
+        raise _refusal(
+            "moves the system prompt into the last user turn", hint="leave --system out, or --chat-template FILE"
+        )
     if where != [1, 0, 0, 0]:
         raise _refusal("does not write the system prompt once, at the start")
 

@@ -113,12 +113,13 @@ class ChatTemplate:
         return _ids(stream.take()), stream.follows
 
     def _opening_tail(self) -> str:
-        """Where the opening ends and the first message's header begins: no token of the two together lies across."""
+        """The end of the opening, cut from the first message's header where no token of the two lies across."""
         prefix, mark = self._deltas.after_system, MARKS[0]
-        whole, _ = self._opening("", prefix, text=mark)
+        system = self._system_mark
+        whole, _ = self._opening(system, prefix, text=mark)
         longest = prefix.removesuffix(self._turn.header)
-        for tail in (longest, longest.rstrip()):
-            ids, follows = self._opening("", tail)
+        for tail in (longest.rstrip(" "), longest, longest.rstrip()):
+            ids, follows = self._opening(system, tail)
             header = self._stream(follows)
             header.template(prefix[len(tail) :])
             header.text(mark)
@@ -129,7 +130,7 @@ class ChatTemplate:
 
     def _is_exact(self, tokenizer: Tokenizer, render: Renderer, tail: str) -> bool:
         """Whether a history of marks gets the ids that the whole of it gets in one piece."""
-        system = SYSTEM_MARK if self._deltas.system else ""
+        system = self._system_mark
         history = MARKS[:5]
         rendered = (render.with_system(system) if system else render)(*history)
         ids, _ = self._opening(system, tail)
@@ -137,6 +138,11 @@ class ChatTemplate:
             is_answer = index % 2
             ids += self.answer(text) if is_answer else _ids(self.user_turn(text, first=index == 0))
         return ids == tokenizer.encode(rendered, add_special_tokens=False, split_special_tokens=False)
+
+    @property
+    def _system_mark(self) -> str:
+        """A system prompt to compare with: the person's own may spell special tokens, which here stay text."""
+        return SYSTEM_MARK if self._deltas.system else ""
 
     def _stream(self, follows: Follows) -> PromptStream:
         return PromptStream(self._plain, self._tokens, follows)

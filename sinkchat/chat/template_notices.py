@@ -27,15 +27,15 @@ def _notices(render: Renderer, deltas: Deltas, *, is_exact: bool) -> Iterator[st
         yield f'the chat template adds a system prompt of its own: "{default}"'
     if date := _DATE.search(f"{deltas.before_system}\n{deltas.after_system}"):
         yield f'the chat template writes a date into the opening, which stays as it is: "{date.group()}"'
-    if _drops_thinking(render):
-        yield "the chat template drops thinking from earlier turns; here it stays until it leaves memory"
     if deltas.unlike.strip():
         yield (
-            f'the chat template begins a new answer with "{deltas.unlike.strip()}" and leaves it out of earlier '
+            f'the chat template begins a new answer with "{deltas.unlike.strip()}" and leaves that out of earlier '
             "turns; here it stays until it leaves memory"
         )
-    if not is_exact:
-        yield "the tokens between messages are cut a little differently than the chat template's in one piece"
+    elif not is_exact:
+        yield "a token or two between messages are not those of the chat template in one piece"
+    if _drops_thinking(render):
+        yield "the chat template drops thinking from earlier turns; here it stays until it leaves memory"
 
 
 def _default_system(render: Renderer, deltas: Deltas) -> str:
