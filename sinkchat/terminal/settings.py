@@ -31,7 +31,7 @@ class Setting:
 
     def value_of(self, text: str, *, typed: str | None = None) -> Any:
         """The value that `text` stands for. `typed` is how the name was typed. Raises UsageError."""
-        refused = UsageError(f"{typed or self.name} is {text}; use {self.range}")
+        refused = UsageError(f"{typed or self.name} is {text or 'empty'}; use {self.range}")
         try:
             value = self.parse(text)
         except ValueError:
