@@ -14,7 +14,7 @@ a newline after a letter. Where the cuts fall depends on the text alone, not on 
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import pairwise
@@ -116,12 +116,16 @@ def _without_visible_tokens(tokenizer: Tokenizer) -> Callable[[str], _Encoding]:
         plain.normalizer = backend.normalizer
     if backend.pre_tokenizer is not None:
         plain.pre_tokenizer = backend.pre_tokenizer
-    added: Mapping[int, Any] = backend.get_added_tokens_decoder()
-    plain.add_tokens([token for token in added.values() if not is_visible(token)])
+    runs = {number: token for number, token in tokenizer.added_tokens_decoder.items() if not is_visible(token)}
+    plain.add_tokens(list(runs.values()))
+    renumbered = {plain.token_to_id(token.content): number for number, token in runs.items()}
+    renumbered = {mine: number for mine, number in renumbered.items() if mine != number}
 
     def encode(text: str) -> _Encoding:
         encoding: _Encoding = plain.encode(text, add_special_tokens=False)
-        return encoding
+        if not renumbered:
+            return encoding
+        return _Ids([renumbered.get(number, number) for number in encoding.ids], encoding.offsets)
 
     return encode
 
