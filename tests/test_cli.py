@@ -11,7 +11,6 @@ from sinkchat.chat.options import MemoryOptions
 from sinkchat.errors import ModelNotFound
 from sinkchat.terminal.request import Request
 
-
 NOT_FOR_PEOPLE = "--format jsonl is for programs, and this would be a conversation at the keyboard"
 
 
