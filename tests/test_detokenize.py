@@ -7,6 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from templates import BOOK, TOKENIZERS, ZOO, tokenizer_for
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from sinkchat.chat.detokenize import Detokenizer, StopText
 
@@ -39,14 +42,8 @@ def spell(kind: str, data: bytes) -> list[int]:
     tokenizer = TOKENIZER[kind]
     if kind.endswith("pieces"):
         return [tokenizer.convert_tokens_to_ids(f"<0x{byte:02X}>") for byte in data]
-    letters = {index: letter for letter, index in _alphabet().items()}
+    letters = bytes_to_unicode()
     return [tokenizer.convert_tokens_to_ids(letters[byte]) for byte in data]
-
-
-def _alphabet() -> dict[str, int]:
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    return {letter: byte for byte, letter in bytes_to_unicode().items()}
 
 
 def decode(kind: str, ids: list[int]) -> str:
@@ -138,9 +135,6 @@ def test_a_long_answer_takes_no_longer_for_each_token() -> None:
 
 
 def test_a_tokenizer_that_spells_in_no_known_way_is_decoded_in_pairs() -> None:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     vocabulary = {"[UNK]": 0, "play": 1, "##ing": 2, "now": 3}
     backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
