@@ -87,10 +87,9 @@ def test_evictions_are_told_once_in_the_words_of_the_turns():
     gone = [turn for event in evictions for turn in event.gone]
     assert gone == list(range(1, len(gone) + 1))
     left = {turn.number: turn.left for turn in session.turns}
-    assert left[1] == session.state.pinned == 4  # the sinks are its first tokens
-    assert all(left[turn] == 0 for turn in gone[1:])
+    assert all(left[turn] == 0 for turn in gone)
     assert all(left[turn] > 0 for turn in left if turn not in gone)
-    assert sum(left.values()) + session.state.pinned >= session.state.occupied
+    assert sum(left.values()) == session.state.window
 
 
 def test_after_the_pinned_part_a_message_begins():

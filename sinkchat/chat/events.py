@@ -44,7 +44,7 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class TurnRest:
-    """A turn that is partly forgotten: `left` of its `tokens` are still held."""
+    """A turn that is partly forgotten: `left` of its `tokens` that are not pinned are still held."""
 
     turn: int
     tokens: int

@@ -18,7 +18,10 @@ FORGOTTEN_KEPT = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One exchange: `tokens` in all, `left` of them still held. `user` and `answer` are beginnings, to name it by."""
+    """One exchange: `tokens` that can be forgotten (those pinned cannot), `left` of them still held.
+
+    `user` and `answer` are the beginnings of what was said, to name it by.
+    """
 
     number: int
     user: str
@@ -62,31 +65,31 @@ class TurnLedger:
     def turns(self, state: CacheState) -> list[Turn]:
         """All turns, oldest first, measured against what the cache holds."""
         return [
-            Turn(entry.number, entry.user, entry.answer, stop - entry.start, _held(entry.start, stop, state))
-            for entry, stop in self._spans(state)
+            Turn(entry.number, entry.user, entry.answer, len(span), _held(span, state))
+            for entry, span in self._spans(state)
         ]
 
-    def evicted(self, span: Span, state: CacheState) -> Evicted:
-        """What the eviction of `span` means for the turns; `state` is the one after it."""
+    def evicted(self, left: Span, state: CacheState) -> Evicted:
+        """What it means for the turns that the tokens `left` have left; `state` is the one after it."""
         gone: list[int] = []
         partly: TurnRest | None = None
-        for entry, stop in self._spans(state):
-            if entry.start < span.stop and stop > span.start:
-                left = stop - span.stop
-                if left > 0:
-                    partly = TurnRest(entry.number, stop - entry.start, left)
+        for entry, turn in self._spans(state):
+            if turn.start < left.stop and turn.stop > left.start:
+                if held := _held(turn, state):
+                    partly = TurnRest(entry.number, len(turn), held)
                 else:
                     gone.append(entry.number)
         self._drop_forgotten(state)
-        return Evicted(span, tuple(gone), partly, state)
+        return Evicted(left, tuple(gone), partly, state)
 
-    def _spans(self, state: CacheState) -> Iterator[tuple[_Entry, int]]:
-        for index, entry in enumerate(self._entries):
-            last = index + 1 == len(self._entries)
-            yield entry, max(entry.start, state.seen) if last else self._entries[index + 1].start
+    def _spans(self, state: CacheState) -> Iterator[tuple[_Entry, Span]]:
+        """Each turn with its tokens that can be forgotten; the latest one reaches as far as was read."""
+        starts = [max(entry.start, state.pinned) for entry in self._entries]
+        for entry, start, stop in zip(self._entries, starts, [*starts, state.seen][1:], strict=True):
+            yield entry, Span(start, max(start, stop))
 
     def _drop_forgotten(self, state: CacheState) -> None:
-        forgotten = sum(stop <= state.next_to_leave for _, stop in self._spans(state))
+        forgotten = sum(turn.stop <= state.next_to_leave for _, turn in self._spans(state))
         del self._entries[: max(0, forgotten - FORGOTTEN_KEPT)]
 
 
@@ -96,8 +99,6 @@ def shorten(text: str) -> str:
     return line if len(line) <= PREVIEW else line[: PREVIEW - 1] + "…"
 
 
-def _held(start: int, stop: int, state: CacheState) -> int:
-    """Tokens of `[start, stop)` that are pinned or in the window."""
-    pinned = max(0, min(stop, state.pinned) - start)
-    window = max(0, min(stop, state.seen) - max(start, state.next_to_leave))
-    return pinned + window
+def _held(turn: Span, state: CacheState) -> int:
+    """How many of a turn's tokens the window holds."""
+    return max(0, min(turn.stop, state.seen) - max(turn.start, state.next_to_leave))
