@@ -8,7 +8,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import typer
@@ -219,14 +218,14 @@ def run(
     evict: Annotated[str | None, Evict] = None,
     policy: Annotated[Literal["sink", "window", "dense"] | None, Policy] = None,
     system: Annotated[str | None, System] = None,
-    system_file: Annotated[Path | None, SystemFile] = None,
+    system_file: Annotated[str | None, SystemFile] = None,
     quant: Annotated[Literal["auto", "none", "nf4", "fp4", "int8"] | None, Quant] = None,
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"] | None, Dtype] = None,
     device: Annotated[str | None, Device] = None,
     revision: Annotated[str | None, Revision] = None,
     offline: Annotated[bool, Offline] = False,
     trust_remote_code: Annotated[bool, TrustRemoteCode] = False,
-    chat_template: Annotated[Path | None, Template] = None,
+    chat_template: Annotated[str | None, Template] = None,
     temperature: Annotated[str | None, Temperature] = None,
     top_p: Annotated[str | None, TopP] = None,
     top_k: Annotated[str | None, TopK] = None,

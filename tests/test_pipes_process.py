@@ -161,6 +161,11 @@ def test_ctrl_c_twice_leaves_at_once() -> None:
         assert process.status(5) == 130
 
 
+def test_a_background_job_does_not_hear_ctrl_c() -> None:
+    line = "sinkchat run m hi & job=$!; sleep 0.8; kill -INT $job; wait $job; echo $?"
+    assert shell(line, ECHO="one two three", TOKEN_SECONDS="0.4").stdout == b"one two three\n0\n"
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_while_loading_leaves(number: signal.Signals, status: int) -> None:
     with Running("run", "m", "hi", LOAD_SECONDS="20") as process:

@@ -210,8 +210,8 @@ def _preview(text: str) -> str:
 COMMANDS: tuple[Command, ...] = (
     Command(("help", "?"), "lists the commands", _help),
     Command(("exit", "quit", "bye", "q"), "leaves", _exit),
-    Command(("clear", "new", "reset"), "begins a new conversation under the same system prompt", _clear),
-    Command(("memory", "context", "tokens"), "shows what is remembered and what is forgotten", _memory),
+    Command(("clear", "new", "reset"), "begins a new conversation", _clear),
+    Command(("memory", "context", "tokens"), "shows what is remembered", _memory),
     Command(("turns",), "lists the turns and how much of each is left", _turns),
     Command(
         ("see",), "shows the text that memory holds now", _see,

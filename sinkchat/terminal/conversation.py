@@ -67,13 +67,3 @@ class Conversation(Protocol):
     def set_system(self, text: str | None) -> None: ...
     def pinned_text(self) -> str: ...
     def window_text(self) -> str: ...
-
-
-def turn_cancelled() -> type[Exception]:
-    """The exception of a turn that was stopped while it was read.
-
-    Looked up when something was raised: by then the session, and torch with it, has been imported.
-    """
-    from sinkchat.chat.session import TurnCancelled
-
-    return TurnCancelled

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from sinkchat.cache.policy import CacheState
-from sinkchat.chat.events import Event, Notice, PromptRead
+from sinkchat.chat.events import Event, Notice, PromptRead, TurnCancelled
 from sinkchat.errors import ExitStatus, InputError, SinkchatError
 from sinkchat.terminal import wording
-from sinkchat.terminal.conversation import Conversation, turn_cancelled
+from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.exchanges import Exchange, SystemLine
 from sinkchat.terminal.signals import Interrupts, WaitInterrupted
 from sinkchat.terminal.view import RunView
@@ -83,7 +83,7 @@ def answer_all(
     except SinkchatError:
         view.break_off()
         raise
-    except (WaitInterrupted, turn_cancelled()):
+    except (WaitInterrupted, TurnCancelled):
         view.break_off()
     if not begun:
         view.begin(conversation)

@@ -7,11 +7,11 @@ about is told, and the conversation goes on.
 
 from collections.abc import Callable
 
-from sinkchat.chat.events import TurnEnded
+from sinkchat.chat.events import TurnCancelled, TurnEnded
 from sinkchat.errors import ExitStatus, SinkchatError
 from sinkchat.terminal import commands
 from sinkchat.terminal.commands import CommandLine, Desk, Leave
-from sinkchat.terminal.conversation import Conversation, turn_cancelled
+from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.keyboard import LineSource
 from sinkchat.terminal.pipes import WarnWhenTooLong
 from sinkchat.terminal.sanitize import visible
@@ -94,7 +94,7 @@ class Repl:
             except (SinkchatError, KeyboardInterrupt):
                 self._view.break_off()
                 raise
-            except turn_cancelled():
+            except TurnCancelled:
                 self._view.break_off()
                 return text
             finally:

@@ -14,7 +14,7 @@ from sinkchat.errors import UsageError
 from sinkchat.terminal.sanitize import visible
 from sinkchat.terminal.settings import SETTINGS
 
-LOAD_OPTIONS = ("quant", "dtype", "device", "revision", "offline", "trust_remote_code", "chat_template")
+LOAD_OPTIONS = ("quant", "dtype", "device", "revision", "offline", "trust_remote_code")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def request_for(chosen: Mapping[str, Chosen]) -> Request:
     answers = _answer_options(chosen)
     return Request(
         model=_model(_value(chosen, "model")),
-        load=_picked(chosen, LOAD_OPTIONS),
+        load=_load_options(chosen),
         memory=MemoryOptions(**_memory_options(chosen)),
         chat=answers,
         sources={name: chosen[name].source for name in answers},
@@ -57,6 +57,14 @@ def _value(chosen: Mapping[str, Chosen], name: str) -> Any:
 
 def _picked(chosen: Mapping[str, Chosen], names: Sequence[str]) -> dict[str, Any]:
     return {name: chosen[name].value for name in names if name in chosen}
+
+
+def _load_options(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
+    """The fields of `LoadOptions` that were given."""
+    options = _picked(chosen, LOAD_OPTIONS)
+    if (template := chosen.get("chat_template")) is not None:
+        options["chat_template"] = Path(template.value)
+    return options
 
 
 def _answer_options(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
@@ -98,12 +106,12 @@ def _model(name: str | None) -> str | None:
     return name
 
 
-def _system_prompt(text: str | None, file: Path | None) -> str | None:
+def _system_prompt(text: str | None, file: str | None) -> str | None:
     if text is not None and file is not None:
         raise UsageError("--system and --system-file are both given", hint="one of them")
     if file is not None:
         try:
-            text = file.read_text(encoding="utf-8-sig", errors="replace")
+            text = Path(file).read_text(encoding="utf-8-sig", errors="replace")
         except OSError as error:
             raise UsageError(f"--system-file {file}: {(error.strerror or str(error)).lower()}") from error
     return None if text is None else visible(text)

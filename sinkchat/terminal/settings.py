@@ -110,7 +110,7 @@ def changed(options: ChatOptions, name: str, text: str) -> ChatOptions:
 def listed(options: ChatOptions, sources: Mapping[str, str]) -> list[str]:
     """A line for each setting: its name, its value, where that came from."""
     return [
-        f"{one.name:<20}{shown(getattr(options, one.field)):<14}{sources.get(one.field, 'built-in'):<14}{one.meaning}"
+        f"{one.name:<20}{shown(getattr(options, one.field)):<12}  {sources.get(one.field, 'built-in')}"
         for one in SETTINGS
     ]
 

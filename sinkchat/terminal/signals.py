@@ -50,7 +50,9 @@ class Interrupts:
             self._is_waiting = False
 
     def __enter__(self) -> "Interrupts":
-        self._before: Any = signal.signal(signal.SIGINT, self._handle)
+        self._before: Any = signal.getsignal(signal.SIGINT)
+        if self._before is not signal.SIG_IGN:  # a shell's background job is not to hear of Ctrl-C
+            signal.signal(signal.SIGINT, self._handle)
         return self
 
     def __exit__(
