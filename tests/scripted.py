@@ -9,7 +9,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from sinkchat.cache.policy import CacheState, Span
-from sinkchat.chat.events import Event, Evicted, Finish, PromptProgress, PromptRead, TextDelta, TurnEnded, TurnRest
+from sinkchat.chat.events import (
+    Event,
+    Evicted,
+    Finish,
+    PromptProgress,
+    PromptRead,
+    TextDelta,
+    TurnCancelled,
+    TurnEnded,
+    TurnRest,
+)
 from sinkchat.chat.options import ChatOptions, ModelCard
 from sinkchat.errors import SinkchatError
 
@@ -122,8 +132,6 @@ class ScriptedConversation:
                 yield PromptProgress(self._seen - start, None, 1.0, self.state)
                 time.sleep(self.token_seconds)
                 if self._stopped:
-                    from sinkchat.chat.session import TurnCancelled
-
                     self._seen, self._evicted = before[:2]
                     del self.turns[before[2] :], self._words[before[3] :]
                     raise TurnCancelled

@@ -3,7 +3,6 @@
 import io
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,8 +103,3 @@ def sinkchat(
 def _text(stream: object) -> str:
     assert isinstance(stream, io.StringIO)
     return stream.getvalue()
-
-
-@contextmanager
-def nothing() -> Iterator[None]:
-    yield
