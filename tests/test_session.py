@@ -8,9 +8,9 @@ from streams import engine_for
 from tiny import tiny_model, tiny_tokenizer
 
 from sinkchat.cache.policy import EvictMessages, EvictTokens
-from sinkchat.chat.events import Evicted, PromptProgress, PromptRead, TextDelta, TurnEnded
+from sinkchat.chat.events import Evicted, PromptProgress, PromptRead, TextDelta, TurnCancelled, TurnEnded
 from sinkchat.chat.options import ChatOptions, ModelCard
-from sinkchat.chat.session import ChatSession, TurnCancelled
+from sinkchat.chat.session import ChatSession
 from sinkchat.errors import UsageError
 
 MODEL, TOKENIZER = tiny_model("llama", 2), tiny_tokenizer()

@@ -85,4 +85,8 @@ class Notice:
     text: str
 
 
+class TurnCancelled(Exception):
+    """Raised in place of more events: the turn was stopped before its answer began, and memory is as it was."""
+
+
 Event: TypeAlias = PromptProgress | PromptRead | TextDelta | Evicted | TurnEnded | Notice

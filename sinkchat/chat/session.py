@@ -13,7 +13,7 @@ from typing import Any
 
 from sinkchat.cache.policy import CacheState
 from sinkchat.chat.detokenize import Detokenizer, StopText
-from sinkchat.chat.events import Event, Finish, PromptProgress, PromptRead, TextDelta, TurnEnded
+from sinkchat.chat.events import Event, Finish, PromptProgress, PromptRead, TextDelta, TurnCancelled, TurnEnded
 from sinkchat.chat.options import ChatOptions, ModelCard
 from sinkchat.chat.template import ChatTemplate
 from sinkchat.chat.turns import PREVIEW, Turn, TurnLedger
@@ -24,10 +24,6 @@ from sinkchat.errors import UsageError
 
 SINKS = 4
 """first tokens that are always pinned: four suffice for released models (arXiv 2309.17453, table 2)"""
-
-
-class TurnCancelled(Exception):
-    """The turn was stopped before its answer began: memory is as it was before the turn."""
 
 
 class ChatSession:

@@ -33,6 +33,7 @@ def start_session(
 
     An option that nobody chose comes from the model's generation config, else from `ChatOptions`.
     """
+    eviction_policy(memory if memory is not None else MemoryOptions())  # a slip is told before weights are loaded
     loaded = load_model(name, load if load is not None else LoadOptions(), progress=progress)
     progress("finding out how its keys move")
     return session_for(loaded, memory=memory, chat=chat, sources=sources, system=system)

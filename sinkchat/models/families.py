@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinkchat.cache.cache import POSITION_LIMIT
+from sinkchat.models.checkpoint import trained_length
 
 LENGTH_DEPENDENT = frozenset({"dynamic", "longrope"})
 
@@ -38,13 +39,8 @@ class Limits:
 def limits_of(config: Any) -> Limits:
     """The limits of a model, from its configuration."""
     text = config.get_text_config(decoder=True)
-    trained = _first_number(text, "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
+    trained = trained_length(config)
     return Limits(trained, _common_window(text), _switch(text, trained))
-
-
-def _first_number(config: Any, *names: str) -> int | None:
-    numbers = (getattr(config, name, None) for name in names)
-    return next((number for number in numbers if isinstance(number, int) and number > 0), None)
 
 
 def _common_window(config: Any) -> int | None:
