@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import IO, cast
@@ -36,9 +37,10 @@ class Running:
 
     def __init__(self, *arguments: str, **variables: str) -> None:
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            [*PROGRAM, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=world(**variables)
-        )
+        self._folder = tempfile.TemporaryDirectory()
+        self._loading = Path(self._folder.name, "loading")
+        environment = world(LOADING=str(self._loading), **variables)
+        self.process = subprocess.Popen([*PROGRAM, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
         self.stdin = cast(IO[bytes], self.process.stdin)
         self.stdout = cast(IO[bytes], self.process.stdout)
         self.stderr = cast(IO[bytes], self.process.stderr)
@@ -51,6 +53,14 @@ class Running:
         self.process.wait()
         for stream in (self.stdin, self.stdout, self.stderr):
             stream.close()
+        self._folder.cleanup()
+
+    def wait_for_loading(self) -> None:
+        """Waits until it has started, however busy the machine is, and a little longer."""
+        while not self._loading.exists():
+            assert self.process.poll() is None
+            time.sleep(0.02)
+        time.sleep(0.3)
 
     def type(self, data: bytes) -> None:
         self.stdin.write(data)
@@ -134,7 +144,7 @@ def test_ctrl_c_while_waiting_for_stdin_leaves() -> None:
     for form in ("text", "lines"):
         with Running("run", "--input", form) as process:
             process.type(b"one\n")
-            time.sleep(0.8)
+            process.wait_for_loading()
             process.press_ctrl_c()
             assert process.status(20) == 130
             assert process.stdout.read() == (b"you said: one\n" if form == "lines" else b"")
@@ -145,7 +155,7 @@ def test_ctrl_c_while_reading_a_long_input_leaves_without_an_answer() -> None:
     with Running("run", TOKEN_SECONDS="0.02") as process:
         process.type(b"word " * 12_000)
         process.stdin.close()
-        time.sleep(0.8)
+        process.wait_for_loading()
         process.press_ctrl_c()
         assert (process.status(20), process.stdout.read()) == (130, b"")
 
@@ -169,7 +179,7 @@ def test_a_background_job_does_not_hear_ctrl_c() -> None:
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_while_loading_leaves(number: signal.Signals, status: int) -> None:
     with Running("run", "m", "hi", LOAD_SECONDS="20") as process:
-        time.sleep(1.0)
+        process.wait_for_loading()
         process.process.send_signal(number)
         assert process.status(5) == status
         assert process.stderr.read() == b""

@@ -186,6 +186,8 @@ class ChatSession:
             if self._ledger.count > turns:
                 self._ledger.cancel()
             raise
+        finally:
+            self.engine.release()
 
     def _read_opening(self, started: float) -> Iterator[Event]:
         if self._length == 0 and self.template.opening:

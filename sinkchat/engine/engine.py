@@ -92,6 +92,10 @@ class Engine:
         self.pending[:] = mark.pending
         self.logits = mark.logits
 
+    def release(self) -> None:
+        """Gives the latest mark up, and with it what was kept to go back there."""
+        self.cache.release()
+
     def feed(self, ids: Iterable[int]) -> CacheState:
         """Reads `ids` at once; what the cache holds then."""
         for _ in self.read([Segment(tuple(ids))]):
