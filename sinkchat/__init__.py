@@ -4,7 +4,8 @@
 
     session = sinkchat.start_session("smollm2")
     for event in session.send("Hello!"):
-        ...
+        if isinstance(event, sinkchat.TextDelta):
+            print(event.text, end="")
 
 The terminal is one user of this library; nothing here needs one. Names load what they need when they are first
 used, so that `import sinkchat` itself loads neither torch nor transformers.
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sinkchat.cache.cache import SinkCache
     from sinkchat.cache.policy import CacheState, EvictMessages, EvictNothing, EvictTokens, Span
     from sinkchat.cache.probe import probe
+    from sinkchat.chat.events import Evicted, TextDelta, TurnEnded
     from sinkchat.chat.options import ChatOptions, MemoryOptions
     from sinkchat.chat.session import ChatSession
     from sinkchat.chat.start import session_for, start_session
@@ -36,6 +38,7 @@ _HOMES = {
     "EvictMessages": "sinkchat.cache.policy",
     "EvictNothing": "sinkchat.cache.policy",
     "EvictTokens": "sinkchat.cache.policy",
+    "Evicted": "sinkchat.chat.events",
     "Greedy": "sinkchat.engine.sampling",
     "LoadOptions": "sinkchat.models.loading",
     "MemoryOptions": "sinkchat.chat.options",
@@ -44,6 +47,8 @@ _HOMES = {
     "SinkCache": "sinkchat.cache.cache",
     "SinkchatError": "sinkchat.errors",
     "Span": "sinkchat.cache.policy",
+    "TextDelta": "sinkchat.chat.events",
+    "TurnEnded": "sinkchat.chat.events",
     "load_model": "sinkchat.models.loading",
     "probe": "sinkchat.cache.probe",
     "session_for": "sinkchat.chat.start",
@@ -58,6 +63,7 @@ __all__ = [
     "EvictMessages",
     "EvictNothing",
     "EvictTokens",
+    "Evicted",
     "Greedy",
     "LoadOptions",
     "MemoryOptions",
@@ -66,6 +72,8 @@ __all__ = [
     "SinkCache",
     "SinkchatError",
     "Span",
+    "TextDelta",
+    "TurnEnded",
     "load_model",
     "probe",
     "session_for",
