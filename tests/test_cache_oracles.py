@@ -75,6 +75,13 @@ def test_three_layers_equal_the_reference(family, policy):
     assert distance(logits_one_by_one(engine, ids), expected) < 1e-4
 
 
+def test_a_stream_may_go_on_past_the_trained_length():
+    model = tiny_model("qwen2", 3, max_position_embeddings=32)
+    ids = random_ids(200)
+    expected = reference_logits(model, ids, EvictTokens(), capacity=CAPACITY, pinned=PINNED)
+    assert distance(logits_one_by_one(engine_for(model), ids), expected) < 1e-4
+
+
 def test_the_reference_sees_sinks_that_do_not_move():
     model = model_of("llama", 3)
     ids = random_ids(6 * CAPACITY)

@@ -16,7 +16,7 @@ from sinkchat.chat.detokenize import Detokenizer, StopText
 from sinkchat.chat.events import Event, Finish, PromptProgress, PromptRead, TextDelta, TurnCancelled, TurnEnded
 from sinkchat.chat.options import ChatOptions, ModelCard
 from sinkchat.chat.template import ChatTemplate
-from sinkchat.chat.turns import PREVIEW, Turn, TurnLedger
+from sinkchat.chat.turns import Beginning, Turn, TurnLedger
 from sinkchat.engine.engine import Engine, Step
 from sinkchat.engine.sampling import Greedy, Sampler, Sampling
 from sinkchat.engine.segment import Segment
@@ -196,7 +196,7 @@ class ChatSession:
     def _read_turn(
         self, text: str | Iterable[str], answer: tuple[int, ...], started: float, before: int
     ) -> Iterator[Event]:
-        user = _Beginning([text] if isinstance(text, str) else text)
+        user = Beginning([text] if isinstance(text, str) else text)
         first = self._ledger.count == 0
         segments: Iterable[Segment] = self._opening_a_turn(self.template.user_turn(user, first=first))
         total = None
@@ -271,20 +271,6 @@ class ChatSession:
             tokens_per_s=rate,
             state=self.state,
         )
-
-
-class _Beginning:
-    """Passes pieces of text on and remembers how it began."""
-
-    def __init__(self, pieces: Iterable[str]) -> None:
-        self._pieces = pieces
-        self.text = ""
-
-    def __iter__(self) -> Iterator[str]:
-        for piece in self._pieces:
-            if len(self.text) < PREVIEW:
-                self.text += piece[: 4 * PREVIEW]
-            yield piece
 
 
 def sampler_for(options: ChatOptions) -> Sampler:

@@ -3,7 +3,7 @@
 A turn runs from its first token to the first of the next. It is gone when the window holds no token of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from sinkchat.cache.policy import CacheState, Span
@@ -91,6 +91,20 @@ class TurnLedger:
     def _drop_forgotten(self, state: CacheState) -> None:
         forgotten = sum(turn.stop <= state.next_to_leave for _, turn in self._spans(state))
         del self._entries[: max(0, forgotten - FORGOTTEN_KEPT)]
+
+
+class Beginning:
+    """Passes pieces of a text on, which may be of any length, and remembers how it began."""
+
+    def __init__(self, pieces: Iterable[str]) -> None:
+        self._pieces = pieces
+        self.text = ""
+
+    def __iter__(self) -> Iterator[str]:
+        for piece in self._pieces:
+            if len(self.text) < PREVIEW:
+                self.text += piece[: 4 * PREVIEW]
+            yield piece
 
 
 def shorten(text: str) -> str:
