@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from sinkchat.models.loading import LoadedModel
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from sinkchat.models.loading import LoadedModel
 
 
 @pytest.fixture(scope="session")
 def smollm2() -> LoadedModel:
     """SmolLM2-135M-Instruct in float32 on the CPU; fetched once, then read from the cache folder."""
-    from sinkchat.models.loading import LoadOptions, load_model
-
     from sinkchat.errors import HubUnreachable
+    from sinkchat.models.loading import LoadOptions, load_model
 
     try:
         return load_model("smollm2", LoadOptions(dtype="float32", device="cpu", quant="none"))
