@@ -41,11 +41,11 @@ class Greedy:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Random, from what the filters leave over. `top_k=0`, `top_p=1` and `min_p=0` filter nothing."""
+    """Random, from what the filters leave over. The defaults filter nothing; a chat's are in `ChatOptions`."""
 
-    temperature: float = 0.7
+    temperature: float = 1.0
     top_k: int = 0
-    top_p: float = 0.95
+    top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
 
