@@ -163,9 +163,6 @@ class ChatSession:
         """What the window says."""
         return self._decode(self.engine.held_ids[self.state.pinned :])
 
-    def count_tokens(self, text: str) -> int:
-        return len(self.template.answer(text))
-
     @property
     def _length(self) -> int:
         """Tokens of the stream, those that are still to be fed included."""
