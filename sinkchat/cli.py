@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import typer
-from typer.core import TyperCommand
 
 from sinkchat.errors import ExitStatus, SinkchatError, UsageError
-from sinkchat.terminal.app import Run, RunOptions
+from sinkchat.terminal import options
+from sinkchat.terminal.app import Run
+from sinkchat.terminal.config import keys_of, read_config
 from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.environment import ColorChoice, Environment, silence
-from sinkchat.terminal.request import Chosen, Request, request_for
+from sinkchat.terminal.options import GroupedHelp
+from sinkchat.terminal.request import Chosen, Request, request_for, run_options_for, settled
 from sinkchat.terminal.screen import Beside
 
 ParserError = cast(type[Exception], typer.BadParameter.__base__)
@@ -25,6 +27,7 @@ ParserError = cast(type[Exception], typer.BadParameter.__base__)
 
 
 Action: TypeAlias = Callable[[], ExitStatus]
+Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 Start: TypeAlias = Callable[[Request, Callable[[str], None]], Conversation]
 
 
@@ -44,9 +47,6 @@ def start_with_model(request: Request, progress: Callable[[str], None]) -> Conve
         system=request.system,
         progress=progress,
     )
-
-
-_PLAIN: dict[str, Any] = {"show_default": False, "show_envvar": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,36 +110,6 @@ def _as_told(error: Exception) -> SinkchatError:
     )
 
 
-class GroupedHelp(TyperCommand):
-    """Lists options under the heading of their group, in plain text: the first help page needs no Rich."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            if record := parameter.get_help_record(ctx):
-                group = getattr(parameter, "rich_help_panel", None) or LOOKS
-                groups.setdefault(group, []).append(record)
-        for group, records in groups.items():
-            with formatter.section(group):
-                formatter.write_dl(records)
-
-
-def _option(names: str, metavar: str | None, group: str, meaning: str) -> Any:
-    """An option, `-s/--system`, that can be given as `SINKCHAT_<NAME>` too."""
-    return typer.Option(
-        *names.split("/"),
-        metavar=metavar,
-        rich_help_panel=group,
-        help=meaning,
-        envvar=_variable(names.split("/")[-1]),
-        **_PLAIN,
-    )
-
-
-def _variable(option: str) -> str:
-    return "SINKCHAT_" + option.removeprefix("--").replace("-", "_").upper()
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
@@ -160,120 +130,74 @@ def _sinkchat(
         typer.echo(context.get_help())
 
 
-MEMORY, MODEL, ANSWERS, PIPES, LOOKS = "Memory", "Model", "Answers", "Pipes", "Looks"
-
-Model = typer.Argument(
-    metavar="MODEL",
-    rich_help_panel="Arguments",
-    help="A Hub id, a folder, a .gguf file or an alias.",
-    envvar="SINKCHAT_MODEL",
-    **_PLAIN,
-)
-Prompt = typer.Argument(
-    metavar="PROMPT",
-    rich_help_panel="Arguments",
-    help="Answer this and exit; behind piped text, the question about it.",
-    **_PLAIN,
-)
-CacheSize = _option("--cache-size", "N", MEMORY, "Tokens remembered, pinned ones included (2048).")
-Sinks = _option("--sinks", "N|auto", MEMORY, "Tokens never forgotten. auto: 4, or the whole system prompt.")
-Evict = _option("--evict", "turn|token|BLOCK", MEMORY, "What is forgotten at once when memory is full (turn).")
-Policy = _option("--policy", None, MEMORY, "window and dense exist to see the difference (sink).")
-System = _option("-s/--system", "TEXT", MODEL, "System prompt.")
-SystemFile = _option("--system-file", "FILE", MODEL, "System prompt from a file.")
-Quant = _option("--quant", None, MODEL, "Quantisation; what auto chose is printed.")
-Dtype = _option("--dtype", None, MODEL, "Precision of the weights that are not quantised.")
-Device = _option("--device", "auto|cuda[:N]|mps|cpu", MODEL, "Where the model runs.")
-Revision = _option("--revision", "NAME", MODEL, "Branch, tag or commit on the Hub.")
-Offline = _option("--offline", None, MODEL, "Use only what is on this machine.")
-TrustRemoteCode = _option("--trust-remote-code", None, MODEL, "Run code that comes with the model.")
-Template = _option("--chat-template", "FILE", MODEL, "A Jinja template in place of the model's own.")
-Temperature = _option("-t/--temperature", "X", ANSWERS, "How freely words are drawn; 0 is greedy.")
-TopP = _option("--top-p", "X", ANSWERS, "Draw from the likeliest words with this probability in all.")
-TopK = _option("--top-k", "N", ANSWERS, "Draw from this many likeliest words; 0 is off.")
-MinP = _option("--min-p", "X", ANSWERS, "Drop words less likely than this share of the likeliest.")
-Penalty = _option("--repetition-penalty", "X", ANSWERS, "Above 1 makes repeating less likely.")
-Seed = _option("--seed", "N", ANSWERS, "Draw the same words again.")
-MaxTokens = _option("-n/--max-tokens", "N", ANSWERS, "Longest answer; 0 sets no limit (1024).")
-Stop = typer.Option(
-    "--stop", metavar="TEXT", rich_help_panel=ANSWERS, help="End the answer before this text.", **_PLAIN
-)
-Input = _option("--input", None, PIPES, "stdin is one message, one a line, or a JSON object a line (text).")
-Format = _option("--format", None, PIPES, "What stdout carries (text).")
-Fit = _option("--fit", None, PIPES, "What to do when a message is more than memory holds (warn).")
-Interactive = _option("-i/--interactive", None, PIPES, "Go on at the keyboard afterwards.")
-NoHistory = _option("--no-history", None, LOOKS, "Do not keep typed lines.")
-Quiet = _option("-q/--quiet", None, LOOKS, "Answers and errors only.")
-Verbose = _option("-v/--verbose", None, LOOKS, "In pipes too, tell what is loaded and remembered.")
-Color = _option("--color", None, LOOKS, "Colour (auto).")
-
-
 @app.command(cls=GroupedHelp)
 def run(
     context: typer.Context,
-    model: Annotated[str | None, Model] = None,
-    prompt: Annotated[str | None, Prompt] = None,
-    cache_size: Annotated[str | None, CacheSize] = None,
-    sinks: Annotated[str | None, Sinks] = None,
-    evict: Annotated[str | None, Evict] = None,
-    policy: Annotated[Literal["sink", "window", "dense"] | None, Policy] = None,
-    system: Annotated[str | None, System] = None,
-    system_file: Annotated[str | None, SystemFile] = None,
-    quant: Annotated[Literal["auto", "none", "nf4", "fp4", "int8"] | None, Quant] = None,
-    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"] | None, Dtype] = None,
-    device: Annotated[str | None, Device] = None,
-    revision: Annotated[str | None, Revision] = None,
-    offline: Annotated[bool, Offline] = False,
-    trust_remote_code: Annotated[bool, TrustRemoteCode] = False,
-    chat_template: Annotated[str | None, Template] = None,
-    temperature: Annotated[str | None, Temperature] = None,
-    top_p: Annotated[str | None, TopP] = None,
-    top_k: Annotated[str | None, TopK] = None,
-    min_p: Annotated[str | None, MinP] = None,
-    repetition_penalty: Annotated[str | None, Penalty] = None,
-    seed: Annotated[str | None, Seed] = None,
-    max_tokens: Annotated[str | None, MaxTokens] = None,
-    stop: Annotated[list[str] | None, Stop] = None,
-    input_form: Annotated[Literal["auto", "text", "lines", "jsonl"], Input] = "auto",
-    output_form: Annotated[Literal["text", "jsonl"], Format] = "text",
-    fit: Annotated[Literal["warn", "error"], Fit] = "warn",
-    interactive: Annotated[bool, Interactive] = False,
-    no_history: Annotated[bool, NoHistory] = False,
-    quiet: Annotated[bool, Quiet] = False,
-    verbose: Annotated[bool, Verbose] = False,
-    color: Annotated[ColorChoice, Color] = "auto",
+    model: Annotated[str | None, options.Model] = None,
+    prompt: Annotated[str | None, options.Prompt] = None,
+    cache_size: Annotated[str | None, options.CacheSize] = None,
+    sinks: Annotated[str | None, options.Sinks] = None,
+    evict: Annotated[str | None, options.Evict] = None,
+    policy: Annotated[Literal["sink", "window", "dense"] | None, options.Policy] = None,
+    system: Annotated[str | None, options.System] = None,
+    system_file: Annotated[str | None, options.SystemFile] = None,
+    quant: Annotated[Literal["auto", "none", "nf4", "fp4", "int8"] | None, options.Quant] = None,
+    dtype: Annotated[Dtype | None, options.Dtype] = None,
+    device: Annotated[str | None, options.Device] = None,
+    revision: Annotated[str | None, options.Revision] = None,
+    offline: Annotated[bool, options.Offline] = False,
+    trust_remote_code: Annotated[bool, options.TrustRemoteCode] = False,
+    chat_template: Annotated[str | None, options.Template] = None,
+    temperature: Annotated[str | None, options.Temperature] = None,
+    top_p: Annotated[str | None, options.TopP] = None,
+    top_k: Annotated[str | None, options.TopK] = None,
+    min_p: Annotated[str | None, options.MinP] = None,
+    repetition_penalty: Annotated[str | None, options.Penalty] = None,
+    seed: Annotated[str | None, options.Seed] = None,
+    max_tokens: Annotated[str | None, options.MaxTokens] = None,
+    stop: Annotated[list[str] | None, options.Stop] = None,
+    input_form: Annotated[Literal["auto", "text", "lines", "jsonl"] | None, options.Input] = None,
+    output_form: Annotated[Literal["text", "jsonl"] | None, options.Format] = None,
+    fit: Annotated[Literal["warn", "error"] | None, options.Fit] = None,
+    interactive: Annotated[bool, options.Interactive] = False,
+    panel: Annotated[Literal["auto", "full", "line", "off"] | None, options.Panel] = None,
+    markdown: Annotated[Literal["light", "off"] | None, options.Markdown] = None,
+    ascii: Annotated[bool, options.Ascii] = False,  # noqa: A002
+    accessible: Annotated[bool, options.Accessible] = False,
+    vi: Annotated[bool, options.Vi] = False,
+    stats: Annotated[bool, options.Stats] = False,
+    raw: Annotated[bool, options.Raw] = False,
+    no_history: Annotated[bool, options.NoHistory] = False,
+    quiet: Annotated[bool, options.Quiet] = False,
+    verbose: Annotated[bool, options.Verbose] = False,
+    color: Annotated[ColorChoice | None, options.Color] = None,
 ) -> Action:
     """Chat with a model: at a prompt on a terminal, as a filter in a pipe.
 
-    Each option can also be given as SINKCHAT_<NAME>, such as SINKCHAT_CACHE_SIZE=512.
+    Each option can also be given as SINKCHAT_<NAME>, such as SINKCHAT_CACHE_SIZE=512, and in config.toml.
     """
     world = cast(_World, context.obj)
     chosen = _chosen(context, world.environment)
-    options = RunOptions(
-        prompt=prompt,
-        input=input_form,
-        format=output_form,
-        fit=fit,
-        interactive=interactive,
-        history=not no_history,
-        verbosity="quiet" if quiet else "verbose" if verbose else "normal",
-        color=color,
-    )
+    looks = run_options_for(chosen, accessible=world.environment.is_accessible)
     request = request_for(chosen)
-    return lambda: Run(options, world.environment).main(lambda progress: world.start(request, progress))
+    return lambda: Run(looks, world.environment).main(lambda progress: world.start(request, progress))
 
 
 def _chosen(context: typer.Context, environment: Environment) -> dict[str, Chosen]:
-    """What was given on the command line or in a variable, by the name of the parameter."""
-    chosen: dict[str, Chosen] = {}
+    """What was given on the command line, in a variable or in config.toml, by the name of the parameter.
+
+    A command takes from the file what it knows; all keys are those of `run`.
+    """
+    typed: dict[str, Chosen] = {}
     for name, value in context.params.items():
         option = "--" + name.replace("_", "-")
         where = context.get_parameter_source(name)
         if where is not None and where.name == "COMMANDLINE":
-            chosen[name] = Chosen(value, option, "flag")
+            typed[name] = Chosen(value, option, "flag")
         elif where is not None and where.name == "ENVIRONMENT":
-            chosen[name] = Chosen(value, _variable(option), _variable(option))
+            typed[name] = Chosen(value, options.variable(option), options.variable(option))
     # The parser would cut a variable at its blanks, and a stop text may have some.
-    if "stop" not in chosen and (stop := environment.variables.get("SINKCHAT_STOP")):
-        chosen["stop"] = Chosen([stop], "SINKCHAT_STOP", "SINKCHAT_STOP")
-    return chosen
+    if "stop" not in typed and (stop := environment.variables.get("SINKCHAT_STOP")):
+        typed["stop"] = Chosen([stop], "SINKCHAT_STOP", "SINKCHAT_STOP")
+    written = read_config(environment.config_folder, keys_of(run))
+    return settled(typed, {name: given for name, given in written.items() if name in context.params})

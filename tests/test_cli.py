@@ -176,5 +176,5 @@ def test_help_names_every_option_and_its_group(capsys: pytest.CaptureFixture[str
     text = capsys.readouterr().out
     for word in ("Memory:", "Pipes:", "MODEL", "PROMPT", "-s, --system TEXT", "-n, --max-tokens N", "--stop TEXT"):
         assert word in text
-    for later in ("--panel", "--markdown", "--session", "--continue"):
-        assert later not in text
+    for word in ("--panel", "--markdown", "--ascii", "--accessible", "--vi", "--stats", "--raw"):
+        assert f"\n  {word} " in text

@@ -63,6 +63,7 @@ def environment(
     stderr: io.StringIO | None = None,
     variables: Mapping[str, str] | None = None,
     state_folder: Path = Path("/nonexistent"),
+    config_folder: Path = Path("/nonexistent"),
     clock: Callable[[], float] = lambda: 0.0,
 ) -> Environment:
     return Environment(
@@ -71,6 +72,7 @@ def environment(
         stderr=stderr if stderr is not None else io.StringIO(),
         variables=variables or {},
         state_folder=state_folder,
+        config_folder=config_folder,
         clock=clock,
     )
 

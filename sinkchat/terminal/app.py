@@ -37,6 +37,13 @@ class RunOptions:
     history: bool = True
     verbosity: Verbosity = "normal"
     color: ColorChoice = "auto"
+    panel: Literal["auto", "full", "line", "off"] = "auto"
+    markdown: Literal["light", "off"] = "light"
+    ascii: bool = False
+    accessible: bool = False
+    vi: bool = False
+    stats: bool = False
+    raw: bool = False
 
 
 class Run:

@@ -31,6 +31,8 @@ class Environment:
     variables: Mapping[str, str]
     state_folder: Path
     """where the history of typed lines is kept"""
+    config_folder: Path
+    """where `config.toml` lies"""
     clock: Callable[[], float] = time.monotonic
 
     @classmethod
@@ -42,12 +44,18 @@ class Environment:
             stderr=_tolerant(sys.stderr),
             variables=os.environ,
             state_folder=platformdirs.user_state_path("sinkchat", appauthor=False),
+            config_folder=platformdirs.user_config_path("sinkchat", appauthor=False),
         )
 
     @property
     def debugs(self) -> bool:
         """Whether tracebacks are wanted."""
         return self.variables.get("SINKCHAT_DEBUG", "") not in ("", "0")
+
+    @property
+    def is_accessible(self) -> bool:
+        """Whether sentences are wanted in place of drawings, by what the whole system is told."""
+        return self.variables.get("ACCESSIBLE", "") not in ("", "0") or self.variables.get("TERM") == "dumb"
 
     def has_cursor(self, stream: TextIO) -> bool:
         """Whether a line on `stream` can be erased and drawn again."""

@@ -11,19 +11,43 @@ from typing import Any
 
 from sinkchat.chat.options import MemoryOptions
 from sinkchat.errors import UsageError
+from sinkchat.terminal.app import RunOptions
 from sinkchat.terminal.sanitize import visible
 from sinkchat.terminal.settings import SETTINGS
 
 LOAD_OPTIONS = ("quant", "dtype", "device", "revision", "offline", "trust_remote_code")
+LOOKS = ("prompt", "fit", "interactive", "color", "panel", "markdown", "ascii", "vi", "stats", "raw")
+
+_RIVALS = (("system", "system_file"), ("quiet", "verbose"))
+"""options of which only one can hold"""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A value that was given. `typed` is the name it was given by, `source` where: `flag`, or the variable."""
+    """A value that was given.
+
+    `typed` is the name it was given by, `source` where: `flag`, the variable, or `config.toml`.
+    """
 
     value: Any
     typed: str
     source: str
+
+    @property
+    def rank(self) -> int:
+        """The lower beats the higher: what was typed, a variable, a file."""
+        return 0 if self.source == "flag" else 1 if self.source.startswith("SINKCHAT_") else 2
+
+
+def settled(*layers: Mapping[str, Chosen]) -> dict[str, Chosen]:
+    """What holds where several places chose: of one option, and of two that exclude each other, the first layer's."""
+    chosen: dict[str, Chosen] = {}
+    for layer in reversed(layers):
+        chosen |= layer
+    for one, other in _RIVALS:
+        if one in chosen and other in chosen and chosen[one].rank != chosen[other].rank:
+            del chosen[max(one, other, key=lambda name: chosen[name].rank)]
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +67,34 @@ def request_for(chosen: Mapping[str, Chosen]) -> Request:
     answers = _answer_options(chosen)
     return Request(
         model=_model(_value(chosen, "model")),
-        load=_load_options(chosen),
+        load=load_options_for(chosen),
         memory=MemoryOptions(**_memory_options(chosen)),
         chat=answers,
         sources={name: chosen[name].source for name in answers},
         system=_system_prompt(_value(chosen, "system"), _value(chosen, "system_file")),
     )
+
+
+def run_options_for(chosen: Mapping[str, Chosen], *, accessible: bool) -> RunOptions:
+    """How a person or a program wants to be spoken to; `accessible` where nothing of ours says so."""
+    looks = _picked(chosen, LOOKS)
+    for name, parameter in (("input", "input_form"), ("format", "output_form")):
+        if parameter in chosen:
+            looks[name] = chosen[parameter].value
+    return RunOptions(
+        **looks,
+        history=not _value(chosen, "no_history"),
+        verbosity="quiet" if _value(chosen, "quiet") else "verbose" if _value(chosen, "verbose") else "normal",
+        accessible=bool(_value(chosen, "accessible")) if "accessible" in chosen else accessible,
+    )
+
+
+def load_options_for(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
+    """The fields of `LoadOptions` that were given."""
+    options = _picked(chosen, LOAD_OPTIONS)
+    if (template := chosen.get("chat_template")) is not None:
+        options["chat_template"] = Path(template.value)
+    return options
 
 
 def _value(chosen: Mapping[str, Chosen], name: str) -> Any:
@@ -57,14 +103,6 @@ def _value(chosen: Mapping[str, Chosen], name: str) -> Any:
 
 def _picked(chosen: Mapping[str, Chosen], names: Sequence[str]) -> dict[str, Any]:
     return {name: chosen[name].value for name in names if name in chosen}
-
-
-def _load_options(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
-    """The fields of `LoadOptions` that were given."""
-    options = _picked(chosen, LOAD_OPTIONS)
-    if (template := chosen.get("chat_template")) is not None:
-        options["chat_template"] = Path(template.value)
-    return options
 
 
 def _answer_options(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
