@@ -24,20 +24,31 @@ def memory_after(turn: TurnEnded) -> str:
 
 def turn_numbers(numbers: Iterable[int]) -> str:
     """`turn 3`, or `turns 1–3, 5`."""
-    runs: list[tuple[int, int]] = []
+    runs: list[range] = []
     for number in sorted(numbers):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1] = (runs[-1][0], number)
+        if runs and runs[-1].stop == number:
+            runs[-1] = range(runs[-1].start, number + 1)
         else:
-            runs.append((number, number))
-    ranges = ", ".join(f"{first}" if first == last else f"{first}–{last}" for first, last in runs)
-    alone = len(runs) == 1 and runs[0][0] == runs[0][1]
-    return f"turn {ranges}" if alone else f"turns {ranges}"
+            runs.append(range(number, number + 1))
+    return turn_runs(runs)
+
+
+def turn_runs(runs: Sequence[range]) -> str:
+    """What `turn_numbers` says, of numbers that are runs already: a million forgotten turns are one."""
+    return f"{'turn' if sum(map(len, runs)) == 1 else 'turns'} {_runs(runs)}"
+
+
+def _runs(runs: Sequence[range]) -> str:
+    return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
 def percent_left(left: int, tokens: int) -> str:
     """`79 % left`: never 0 % while something is there, never 100 % once something is not."""
-    return f"{max(1, min(99, round(100 * left / tokens)))} % left"
+    return f"{_percent(left, tokens)} % left"
+
+
+def _percent(left: int, tokens: int) -> int:
+    return max(1, min(99, round(100 * left / tokens)))
 
 
 def left_memory(evictions: Sequence[Evicted]) -> str:
@@ -113,3 +124,74 @@ def file_size(nbytes: int) -> str:
         if nbytes >= size:
             return f"{nbytes / size:.3g} {unit}"
     return f"{nbytes} bytes"
+
+
+def memory_size(nbytes: int) -> str:
+    """`1.00 GiB`, `22.5 MiB`, `512 MiB`: always three digits, so that what follows a growing number stays put."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= size:
+            amount = nbytes / size
+            return f"{amount:.{2 if amount < 9.995 else 1 if amount < 99.95 else 0}f} {unit}"
+    return f"{nbytes} bytes"
+
+
+def forgotten(runs: Sequence[range], partly: TurnLike | None = None) -> str:
+    """`forgotten: turns 1–3, 4 (79% left)`, of turns that are gone and the one that is leaving."""
+    those = "turn" if sum(map(len, runs)) + (partly is not None) == 1 else "turns"
+    return f"forgotten: {those} {', '.join([*([_runs(runs)] if runs else []), *_leaving(partly)])}"
+
+
+def forgotten_count(count: int, partly: TurnLike | None = None) -> str:
+    """`forgotten: 812 turns, 813 (79% left)`, where the numbers have no room."""
+    return f"forgotten: {', '.join([f'{count:,} turns', *_leaving(partly)])}"
+
+
+def _leaving(partly: TurnLike | None) -> list[str]:
+    return [f"{partly.number} ({_percent(partly.left, partly.tokens)}% left)"] if partly else []
+
+
+def next_to_go(number: int, text: str) -> str:
+    """`next to go: turn 4, "how do I ..."`."""
+    return f'next to go: turn {number}, "{text}"' if text else f"next to go: turn {number}"
+
+
+def until_leaving(free: int, number: int | None) -> str:
+    """`about 200 tokens until turn 1 starts to leave`; without a turn, it is the opening that does."""
+    what = "the opening" if number is None else f"turn {number}"
+    if not free:
+        return f"{what} leaves next"
+    near = 10 * round(free / 10) if free >= 20 else free
+    return f"about {near:,} token{'' if near == 1 else 's'} until {what} starts to leave"
+
+
+def duration(seconds: float) -> str:
+    """`44 s`, `3 min`, `2.5 h`."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5_970 else f"{seconds / 3600:.1f} h"
+
+
+def rate(tokens_per_s: float) -> str:
+    """`31.4 tok/s`, `812 tok/s`."""
+    return f"{tokens_per_s:,.{0 if tokens_per_s >= 99.95 else 1}f} tok/s"
+
+
+def round_rate(tokens_per_s: float) -> str:
+    """`31 tok/s`, where there is little room; `3.1 tok/s`, since of so few a tenth matters."""
+    return f"{tokens_per_s:,.{0 if tokens_per_s >= 9.95 else 1}f} tok/s"
+
+
+def now_forgotten(numbers: Iterable[int]) -> str:
+    """`Memory: turn 3 is now forgotten.`, to be read aloud."""
+    named = turn_numbers(numbers).replace("–", " to ")
+    return f"Memory: {named} {'is' if named.startswith('turn ') else 'are'} now forgotten."
+
+
+def begins_to_leave(number: int) -> str:
+    """`Memory: turn 4 begins to leave.`"""
+    return f"Memory: turn {number} begins to leave."
+
+
+def leaves_next(percent: int, number: int | None) -> str:
+    """`Memory: 90 percent full, turn 1 leaves next.`"""
+    return f"Memory: {percent} percent full, {'the opening' if number is None else f'turn {number}'} leaves next."
