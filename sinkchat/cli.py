@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 import typer
 
 from sinkchat.errors import ExitStatus, SinkchatError, UsageError
-from sinkchat.terminal import options
+from sinkchat.terminal import inventory, options
 from sinkchat.terminal.app import Run
 from sinkchat.terminal.config import keys_of, read_config
 from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.environment import ColorChoice, Environment, silence
 from sinkchat.terminal.options import GroupedHelp
-from sinkchat.terminal.request import Chosen, Request, request_for, run_options_for, settled
+from sinkchat.terminal.request import Chosen, Request, load_options_for, request_for, run_options_for, settled
 from sinkchat.terminal.screen import Beside
 
 ParserError = cast(type[Exception], typer.BadParameter.__base__)
@@ -104,7 +104,9 @@ def _as_told(error: Exception) -> SinkchatError:
         return error
     if isinstance(error, ParserError):
         message = cast(Any, error).format_message().rstrip(".").replace("Value error, ", "")
-        return UsageError(message[:1].lower() + message[1:], hint="sinkchat run --help")
+        context = getattr(error, "ctx", None)
+        command = getattr(context, "info_name", None) if getattr(context, "parent", None) is not None else None
+        return UsageError(message[:1].lower() + message[1:], hint=f"sinkchat {command or 'run'} --help")
     return SinkchatError(
         f"unexpected {type(error).__name__}: {error}", hint="SINKCHAT_DEBUG=1 shows where it happened"
     )
@@ -188,16 +190,61 @@ def _chosen(context: typer.Context, environment: Environment) -> dict[str, Chose
 
     A command takes from the file what it knows; all keys are those of `run`.
     """
-    typed: dict[str, Chosen] = {}
-    for name, value in context.params.items():
-        option = "--" + name.replace("_", "-")
-        where = context.get_parameter_source(name)
-        if where is not None and where.name == "COMMANDLINE":
-            typed[name] = Chosen(value, option, "flag")
-        elif where is not None and where.name == "ENVIRONMENT":
-            typed[name] = Chosen(value, options.variable(option), options.variable(option))
-    # The parser would cut a variable at its blanks, and a stop text may have some.
-    if "stop" not in typed and (stop := environment.variables.get("SINKCHAT_STOP")):
-        typed["stop"] = Chosen([stop], "SINKCHAT_STOP", "SINKCHAT_STOP")
+    typed = options.typed(context, environment.variables)
     written = read_config(environment.config_folder, keys_of(run))
     return settled(typed, {name: given for name, given in written.items() if name in context.params})
+
+
+@app.command(cls=GroupedHelp)
+def doctor(
+    context: typer.Context,
+    offline: Annotated[bool, options.Offline] = False,
+    as_json: Annotated[bool, options.Json] = False,
+    color: Annotated[ColorChoice | None, options.Color] = None,
+) -> Action:
+    """Look at this machine and this terminal: what works, and what to do about the rest."""
+    environment = cast(_World, context.obj).environment
+
+    def look() -> ExitStatus:
+        from sinkchat.terminal.doctor import diagnose
+
+        return diagnose(environment, keys_of(run), offline=offline, as_json=as_json, color=color or "auto")
+
+    return look
+
+
+@app.command("list", cls=GroupedHelp)
+def list_(context: typer.Context, as_json: Annotated[bool, options.Json] = False) -> Action:
+    """List the chat models on this machine."""
+    return lambda: inventory.list_models(cast(_World, context.obj).environment, as_json=as_json)
+
+
+@app.command(cls=GroupedHelp)
+def show(
+    context: typer.Context,
+    model: Annotated[str, options.NamedModel],
+    dtype: Annotated[Dtype | None, options.Dtype] = None,
+    device: Annotated[str | None, options.Device] = None,
+    revision: Annotated[str | None, options.Revision] = None,
+    offline: Annotated[bool, options.Offline] = False,
+    trust_remote_code: Annotated[bool, options.TrustRemoteCode] = False,
+    chat_template: Annotated[str | None, options.Template] = None,
+    as_json: Annotated[bool, options.Json] = False,
+) -> Action:
+    """Show what a model is and what it costs here: limits, template, memory. No weights are read."""
+    environment = cast(_World, context.obj).environment
+    load = load_options_for(_chosen(context, environment))
+    return lambda: inventory.show_model(environment, model, load, as_json=as_json)
+
+
+@app.command(cls=GroupedHelp)
+def pull(
+    context: typer.Context,
+    model: Annotated[str, options.NamedModel],
+    revision: Annotated[str | None, options.Revision] = None,
+    offline: Annotated[bool, options.Offline] = False,
+) -> Action:
+    """Download a model, if it is not here yet, and print where it lies."""
+    environment = cast(_World, context.obj).environment
+    load = load_options_for(_chosen(context, environment))
+    return lambda: inventory.pull_model(environment, model, load)

@@ -5,10 +5,13 @@ is decided where it is read (`request.py`, `settings.py`), what stands for it wh
 defaults live.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
+
+from sinkchat.terminal.request import Chosen
 
 MEMORY, MODEL, ANSWERS, PIPES, LOOKS = "Memory", "Model", "Answers", "Pipes", "Looks"
 
@@ -32,6 +35,22 @@ class GroupedHelp(TyperCommand):
 def variable(name: str) -> str:
     """The variable that stands for an option: `SINKCHAT_CACHE_SIZE` for `--cache-size` or `cache_size`."""
     return "SINKCHAT_" + name.removeprefix("--").replace("-", "_").upper()
+
+
+def typed(context: typer.Context, variables: Mapping[str, str]) -> dict[str, Chosen]:
+    """What was given on the command line or in a variable, by the name of the parameter."""
+    chosen: dict[str, Chosen] = {}
+    for name, value in context.params.items():
+        option = "--" + name.replace("_", "-")
+        where = context.get_parameter_source(name)
+        if where is not None and where.name == "COMMANDLINE":
+            chosen[name] = Chosen(value, option, "flag")
+        elif where is not None and where.name == "ENVIRONMENT":
+            chosen[name] = Chosen(value, variable(option), variable(option))
+    # The parser would cut a variable at its blanks, and a stop text may have some.
+    if "stop" in context.params and "stop" not in chosen and (stop := variables.get("SINKCHAT_STOP")):
+        chosen["stop"] = Chosen([stop], "SINKCHAT_STOP", "SINKCHAT_STOP")
+    return chosen
 
 
 def _option(names: str, metavar: str | None, group: str, meaning: str) -> Any:
