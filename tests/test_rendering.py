@@ -37,13 +37,20 @@ def test_character_references_are_where_it_would_come_out() -> None:
     assert UNSAFE.search(MarkdownIt().parse("&#x202e;")[1].children[0].content)
 
 
-@pytest.mark.parametrize("text", ["> " * 60 + "deep", "- " * 60 + "deep", "*" * 500 + "deep", "[" * 500 + "deep"])
+@pytest.mark.parametrize(
+    "text", ["> " * 60 + "deep", "- " * 60 + "deep", "> - " * 3_000 + "deep", "*" * 500 + "deep", "[" * 500 + "deep"]
+)
 def test_deep_nesting_is_laid_out_all_the_same(text: str) -> None:
     assert "deep" in render(text, columns=40, color=True).replace("\n", "")
 
 
 def test_text_that_is_nested_deeper_than_the_page_is_wide_stays_as_it_was_written() -> None:
     assert render("> " * 60 + "deep\x1b", columns=300, color=True) == "> " * 60 + "deep\\x1b\n"
+
+
+@given(st.lists(PIECES.filter(lambda piece: "```" not in piece), max_size=40).map("".join))
+def test_no_word_is_lost(text: str) -> None:
+    assert render(text, columns=4_000, color=False).count("word") == text.count("word")
 
 
 def page(text: str, columns: int = 60) -> str:
@@ -64,7 +71,7 @@ def page(text: str, columns: int = 60) -> str:
         ("# H\n\n> q\n\n1. a\n   - b\n", "H\n\n▌ q\n\n 1 a\n    • b\n"),
         ("```py\nif x:\n\n    y\n```", "  if x:\n\n      y\n"),
         ("```nonsense\n[red]\n```", "  [red]\n"),
-        ("|a|b|\n|-|-|\n|c|d|", " a  b\n ────\n c  d\n"),
+        ("|a|b|\n|-|-|\n|c|d|", "a  b\n────\nc  d\n"),
         ("", "\n"),
     ],
 )

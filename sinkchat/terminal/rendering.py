@@ -13,12 +13,14 @@ from typing import ClassVar
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from rich import box
 from rich.color import ColorSystem
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
+from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement, TableElement
 from rich.segment import Segment
 from rich.style import Style
 from rich.syntax import ANSISyntaxTheme, Syntax
+from rich.table import Table
 from rich.theme import Theme
 
 from sinkchat.terminal.sanitize import visible
@@ -65,7 +67,8 @@ _CODE_THEME = ANSISyntaxTheme(
 def laid_out(text: str, *, columns: int, color: bool) -> str:
     """The text laid out in so many columns. No blanks end a line, one newline ends the last.
 
-    What is nested too deeply for so few columns stays as it was written."""
+    What is nested too deeply for so few columns stays as it was written.
+    """
     text = visible(text)
     page = _Page(text)
     width = max(columns, _NARROWEST)
@@ -102,12 +105,22 @@ class _Code(CodeBlock):
             yield Segment.line()
 
 
+class _Table(TableElement):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for table in super().__rich_console__(console, options):
+            if isinstance(table, Table):
+                table.box, table.show_edge = box.SIMPLE, False
+                table.pad_edge, table.collapse_padding = False, True
+            yield table
+
+
 class _Page(Markdown):
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
         "heading_open": _HeadingLine,
         "fence": _Code,
         "code_block": _Code,
+        "table_open": _Table,
     }
 
     def __init__(self, text: str) -> None:
