@@ -20,36 +20,19 @@ Room is made between forwards, by whoever feeds the model: `make_room`, then a f
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from transformers import Cache
 
 from sinkchat.cache.layers import ContiguousLayer, KeysValues, Slots, group_layers
+from sinkchat.cache.moments import Checkpoint, Snapshot
 from sinkchat.cache.policy import CacheState, EvictionPolicy, Span
 from sinkchat.cache.probe import LayerLayout
 from sinkchat.errors import UsageError
 
 # float32 angles err by 6e-4 rad at 10,000 and 4e-3 at 100,000: below this the error does not show.
 POSITION_LIMIT = 16_384
-
-
-@dataclass(slots=True)
-class Checkpoint:
-    """A moment that a cache can go back to. While it is the latest one, what leaves the window is kept here."""
-
-    seen: int
-    evicted: int
-    base: int
-    borders: list[int]
-    left: list[list[KeysValues]] = field(default_factory=list)
-    """for each eviction since, the tokens that left, by layer group, oldest first"""
-
-    @property
-    def kept(self) -> int:
-        """Tokens of the window at that moment that have left since and are kept here."""
-        return sum(groups[0].keys.shape[2] for groups in self.left)
 
 
 class SinkCache(Cache):
@@ -130,6 +113,47 @@ class SinkCache(Cache):
         self._slots.stop += count
         self._seen += count
 
+    def skip(self, count: int) -> None:
+        """Counts `count` tokens as seen and forgotten that nobody reads; what is held stays in front of what comes.
+
+        Only while nothing but the pinned tokens is held.
+        """
+        if self._seen != self.pinned or self._evicted:
+            raise ValueError("only a cache that holds its pinned tokens and nothing else can skip")
+        self._seen += count
+        self._evicted += count
+        self._base += count
+
+    def truncate(self, seen: int) -> None:
+        """Takes the newest tokens back: the stream ends after `seen` tokens, as if no other had come.
+
+        What had left to make room for them stays forgotten. Gives up the checkpoint.
+        """
+        state = self.state
+        if not state.next_to_leave <= seen <= state.seen:
+            raise ValueError(
+                f"the window holds tokens {state.next_to_leave} to {state.seen}, and cannot end at {seen}"
+            )
+        self._checkpoint = None
+        self._slots.stop -= self._seen - seen
+        self._seen = seen
+        self._borders = self._borders[: bisect_left(self._borders, seen)]
+
+    def foresee(self, count: int) -> Span:
+        """What would leave the window if `count` tokens came now. Nothing changes."""
+        seen, evicted, borders = self._seen, self._evicted, self._borders
+        while count > (room := self.capacity - (seen - evicted)):
+            seen, count = seen + room, count - room
+            window = Span(self.pinned + evicted, seen)
+            borders = borders[bisect_left(borders, window.start) :]
+            evicted += len(self.policy.span_to_evict(window, self.capacity - self.pinned, borders))
+        return Span(self.pinned + self._evicted, self.pinned + evicted)
+
+    @property
+    def borders(self) -> tuple[int, ...]:
+        """The stream indices at which messages of the window begin, ascending."""
+        return tuple(self._borders)
+
     def open_message(self, at: int) -> None:
         """A message begins with token `at` of the stream, held or still to come: a place to cut."""
         if at >= self.pinned and (not self._borders or at > self._borders[-1]):
@@ -182,6 +206,33 @@ class SinkCache(Cache):
         if self._seen < self.pinned:
             self._pristine = None
         checkpoint.left.clear()
+
+    def snapshot(self) -> Snapshot:
+        """A copy of all that is held."""
+        slots = self._slots
+        return Snapshot(
+            seen=self._seen,
+            evicted=self._evicted,
+            base=self._base,
+            pinned=self.pinned,
+            borders=self.borders,
+            held=tuple(group.read(slots.front, slots.stop).on("cpu") for group in self._groups),
+            pristine=None if self._pristine is None else tuple(tokens.on("cpu") for tokens in self._pristine),
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Puts back what `snapshot` holds, to the bit. Gives up the checkpoint."""
+        self.pinned = snapshot.pinned
+        self.reset()
+        self._seen, self._evicted, self._base = snapshot.seen, snapshot.evicted, snapshot.base
+        self._borders = list(snapshot.borders)
+        self._slots.stop = snapshot.seen - snapshot.evicted
+        for group, held in zip(self._groups, snapshot.held, strict=True):
+            group.write(0, held)
+        if snapshot.pristine is not None:
+            self._pristine = [
+                tokens.on(group.keys.device) for group, tokens in zip(self._groups, snapshot.pristine, strict=True)
+            ]
 
     def _keep_pristine(self) -> None:
         """Copies the pinned tokens as the model wrote them, before they are moved for the first time."""

@@ -38,6 +38,10 @@ class KeysValues:
     keys: Tensor
     values: Tensor
 
+    def on(self, device: torch.device | str) -> "KeysValues":
+        """The same tokens on `device`."""
+        return KeysValues(self.keys.to(device), self.values.to(device))
+
 
 class LayerGroup:
     """The buffers of all layers that are shaped alike and turn alike, so that one operation serves them all.

@@ -46,3 +46,11 @@ class ModelCard:
     device: str
     max_length: int | None
     """positions the model was trained on"""
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """What a message would cost if it were sent now: tokens to read, turns that would lose something."""
+
+    tokens: int
+    pushes_out: tuple[int, ...]

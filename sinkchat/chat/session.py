@@ -2,24 +2,27 @@
 
 The template says what is fed before and after a message, once, as token ids; an answer stays in the cache as the
 ids that were drawn and is never encoded again. So a conversation is one stream that only ever grows at its end,
-and the engine can run it for ever. This file decides when a turn begins, ends or is taken back. It knows no screen.
+and the engine can run it for ever. This file decides how a turn goes; what it leaves behind, and how that is taken
+back or arranged anew, is in `memory` and `changes`. It knows no screen.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
 from sinkchat.cache.policy import CacheState
-from sinkchat.chat.detokenize import Detokenizer, StopText
-from sinkchat.chat.events import Event, Finish, PromptProgress, PromptRead, TextDelta, TurnCancelled, TurnEnded
-from sinkchat.chat.options import ChatOptions, ModelCard
+from sinkchat.chat.changes import Change, Changes
+from sinkchat.chat.detokenize import Detokenizer
+from sinkchat.chat.events import Event, TurnCancelled
+from sinkchat.chat.exchange import Exchanges
+from sinkchat.chat.memory import Memory
+from sinkchat.chat.options import ChatOptions, ModelCard, Weight
 from sinkchat.chat.template import ChatTemplate
-from sinkchat.chat.turns import Beginning, Turn, TurnLedger
-from sinkchat.engine.engine import Engine, Step
+from sinkchat.chat.transcript import Said
+from sinkchat.chat.turns import Turn
+from sinkchat.engine.engine import Engine
 from sinkchat.engine.sampling import Greedy, Sampler, Sampling
-from sinkchat.engine.segment import Segment
 from sinkchat.errors import UsageError
 
 SINKS = 4
@@ -55,7 +58,7 @@ class ChatSession:
         self._model_stop_ids = frozenset(stop_ids)
         self._notices = tuple(notices)
         self._clock = clock
-        self._stop_requested = False
+        self._memory = Memory(engine)
         self.options = options if options is not None else ChatOptions()
         self.set_system(system)
 
@@ -85,7 +88,27 @@ class ChatSession:
     @property
     def turns(self) -> Sequence[Turn]:
         """The turns of the conversation, oldest first; of forgotten ones the latest 1,000."""
-        return self._ledger.turns(self.state)
+        return self._memory.ledger.turns(self.state)
+
+    @property
+    def held(self) -> Sequence[Turn]:
+        """The turns of which the window holds something, in its order: the first leaves next."""
+        return self._memory.ledger.held(self.state)
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """The tokens that end an answer."""
+        return self._exchanges.stop_ids
+
+    @property
+    def latest(self) -> int:
+        """The number of the latest turn; 0 before the first."""
+        return self._memory.ledger.count
+
+    @property
+    def pinned_turns(self) -> tuple[int, ...]:
+        """The turns that were pinned, and never leave."""
+        return tuple(self._memory.ledger.pinned())
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -95,29 +118,30 @@ class ChatSession:
     def set_system(self, text: str | None) -> None:
         """Begins a fresh conversation under another system prompt. None: what the template itself says."""
         template = ChatTemplate.from_tokenizer(self._tokenizer, system=text)
-        pinned = max(SINKS, len(template.opening)) if self._sinks is None else self._sinks
-        capacity = self.state.capacity
-        left = capacity - pinned
-        if left < min(128, capacity // 8):
+        sinks = self._sink_count(template)
+        self._speak_under(text, template)
+        self._memory.clear(sinks=sinks, for_good=True)
+
+    def change_system(self, text: str | None) -> Change:
+        """Another system prompt for the conversation as it is held. What is remembered is read again behind it."""
+        template = ChatTemplate.from_tokenizer(self._tokenizer, system=text)
+        sinks = self._sink_count(template)
+        before = len(self.template.opening)
+        if not self.latest or self.engine.cache.pinned < before or sinks < len(template.opening):
             raise UsageError(
-                f"the system prompt is {len(template.opening):,} tokens and --cache-size is {capacity:,}: "
-                f"only {max(0, left):,} would be left to talk in",
-                hint="a shorter --system, or a larger --cache-size",
+                "this system prompt is not pinned as a whole, so another cannot take its place",
+                hint="/clear, or a larger --sinks",
             )
-        self.system = text
-        self.template = template
-        self.stop_ids = self._model_stop_ids | template.end_of_turn
-        self.engine.cache.pinned = pinned
-        self.clear()
+        change = self._changes(template).after_opening_of(before)
+        return self._stoppable(change, then=lambda: self._speak_under(text, template))
 
     def clear(self) -> None:
-        """Begins a fresh conversation under the same system prompt."""
-        self.engine.reset()
-        self._ledger = TurnLedger()
+        """Begins a fresh conversation under the same system prompt. Until something is said, `undo` takes it back."""
+        self._memory.clear(sinks=self._sink_count(self.template))
 
     def stop(self) -> None:
         """Asks the running turn to end at its next token. Only sets a flag: a signal handler may call it."""
-        self._stop_requested = True
+        self._exchanges.stop_requested = True
 
     def send(self, text: str | Iterable[str]) -> Iterator[Event]:
         """One exchange: reads `text`, which may still be arriving in pieces, then answers; ends with `TurnEnded`.
@@ -126,34 +150,82 @@ class ChatSession:
         memory is as it was (a stop raises `TurnCancelled`). After it, what was said is kept and the next turn closes
         it properly.
         """
-        self._stop_requested = False
-        started = self._clock()
-        before = self._length
-        yield from self._read_opening(started)
-        with self._taken_back_on_error():
-            yield from self._read_turn(text, (), started, before)
-            prompt_tokens = self._length - before
-            steps = self.engine.generate(
-                self._sampler,
-                stop_ids=self.stop_ids,
-                max_tokens=self._options.max_tokens,
-                stopped=lambda: self._stop_requested,
-            )
+        exchanges, memory, started = self._exchanges, self._memory, self._begin()
+        before = memory.length
+        yield from exchanges.read_opening(started)
+        with memory.turn():
+            yield from exchanges.read_turn(text, started=started, before=before)
+            prompt_tokens = memory.length - before
+            steps = exchanges.drawn(self._sampler, max_tokens=self._options.max_tokens)
             first = next(steps, None)
             if first is None:
                 raise TurnCancelled
-        ttft = self._clock() - started
-        yield from self._answer(chain([first], steps), prompt_tokens, ttft)
+        yield from exchanges.speak(
+            chain([first], steps),
+            detokenizer=Detokenizer(self._tokenizer),
+            stop_texts=self._options.stop,
+            prompt_tokens=prompt_tokens,
+            ttft=self._clock() - started,
+        )
 
     def read(self, user: str, assistant: str) -> Iterator[Event]:
         """A past exchange enters memory, without a reply: all of it or, on a stop, none. Ends with `PromptRead`."""
-        self._stop_requested = False
-        started = self._clock()
-        before = self._length
-        yield from self._read_opening(started)
-        with self._taken_back_on_error():
-            yield from self._read_turn(user, self.template.answer(assistant), started, before)
-            self._ledger.name(answer=assistant)
+        exchanges, memory, started = self._exchanges, self._memory, self._begin()
+        before = memory.length
+        yield from exchanges.read_opening(started)
+        with memory.turn():
+            answer = self.template.answer(assistant)
+            yield from exchanges.read_turn(user, answer=answer, started=started, before=before)
+            memory.ledger.name(answer=assistant)
+            memory.transcript.add_answer(assistant)
+            exchanges.answer = None
+
+    @property
+    def can_proceed(self) -> bool:
+        """Whether the latest answer was cut, and can go on."""
+        answer = self._exchanges.answer
+        return answer is not None and answer.finish != "stop" and not self._memory.is_closed
+
+    def proceed(self) -> Iterator[Event]:
+        """The latest answer goes on where it was cut; ends with `TurnEnded`, whose text is what was added.
+
+        Raises UsageError where it ended by itself.
+        """
+        exchanges, started = self._exchanges, self._begin()
+        if exchanges.answer is None or not self.can_proceed:
+            raise UsageError(
+                "the latest answer is complete: there is nothing to continue", hint="/retry draws another"
+            )
+        yield from exchanges.read_pending()
+        yield from exchanges.speak(
+            exchanges.drawn(self._sampler, max_tokens=self._options.max_tokens),
+            detokenizer=exchanges.answer.detokenizer,
+            stop_texts=self._options.stop,
+            prompt_tokens=0,
+            ttft=self._clock() - started,
+        )
+
+    def undo(self, turn: int | None = None) -> Change:
+        """Takes back `turn` and all after it; None: the latest, or after `clear` that."""
+        return self._stoppable(self._changes().undo(turn))
+
+    def pin(self, turn: int) -> Change:
+        """Keeps a turn for ever: it is pinned behind the opening."""
+        return self._stoppable(self._changes().pin(turn))
+
+    def unpin(self, turn: int) -> Change:
+        """Lets a pinned turn leave again."""
+        return self._stoppable(self._changes().unpin(turn))
+
+    def said(self, turn: int) -> Said:
+        """What was said in a turn, word for word, also when memory has forgotten it."""
+        if not 1 <= turn <= self.latest:
+            raise UsageError(f"there is no turn {turn}", hint=f"/turns lists them, up to {self.latest}")
+        return self._memory.transcript.said(turn)
+
+    def weigh(self, text: str) -> Weight:
+        """What sending `text` now would cost."""
+        return self._exchanges.weigh(text)
 
     def pinned_text(self) -> str:
         """What the pinned tokens say."""
@@ -163,111 +235,53 @@ class ChatSession:
         """What the window says."""
         return self._decode(self.engine.held_ids[self.state.pinned :])
 
-    @property
-    def _length(self) -> int:
-        """Tokens of the stream, those that are still to be fed included."""
-        return self.state.seen + len(self.engine.pending)
-
     def _decode(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 
-    @contextmanager
-    def _taken_back_on_error(self) -> Iterator[None]:
-        """Whatever leaves the block early puts memory back as it was before."""
-        mark, turns = self.engine.mark(), self._ledger.count
-        try:
-            yield
-        except BaseException:
-            self.engine.rewind(mark)
-            if self._ledger.count > turns:
-                self._ledger.cancel()
-            raise
-        finally:
-            self.engine.release()
+    def _sink_count(self, template: ChatTemplate) -> int:
+        """How many tokens are pinned under that template, besides turns. Refuses what leaves no room to talk in."""
+        sinks = max(SINKS, len(template.opening)) if self._sinks is None else self._sinks
+        capacity = self.state.capacity
+        left = capacity - sinks
+        if left < min(128, capacity // 8):
+            raise UsageError(
+                f"the system prompt is {len(template.opening):,} tokens and --cache-size is {capacity:,}: "
+                f"only {max(0, left):,} would be left to talk in",
+                hint="a shorter --system, or a larger --cache-size",
+            )
+        return sinks
 
-    def _read_opening(self, started: float) -> Iterator[Event]:
-        if self._length == 0 and self.template.opening:
-            yield from self._read([Segment(self.template.opening)], started, len(self.template.opening))
-
-    def _read_turn(
-        self, text: str | Iterable[str], answer: tuple[int, ...], started: float, before: int
-    ) -> Iterator[Event]:
-        user = Beginning([text] if isinstance(text, str) else text)
-        first = self._ledger.count == 0
-        segments: Iterable[Segment] = self._opening_a_turn(self.template.user_turn(user, first=first))
-        total = None
-        if isinstance(text, str):
-            segments = known = list(segments)
-            total = sum(len(segment.ids) for segment in known) + len(answer)
-        yield from self._read(chain(segments, [Segment(answer)]), started, total)
-        self._ledger.name(user=user.text)
-        yield PromptRead(self._ledger.count, self._length - before, self._clock() - started, self.state)
-
-    def _opening_a_turn(self, segments: Iterable[Segment]) -> Iterator[Segment]:
-        """Passes `segments` on; the turn begins where the first message among them does."""
-        begun = False
-        length = self._length
-        for segment in segments:
-            if segment.opens_message and not begun:
-                self._ledger.begin(length)
-                begun = True
-            length += len(segment.ids)
-            yield segment
-
-    def _read(self, segments: Iterable[Segment], started: float, total: int | None) -> Iterator[Event]:
-        before = self.state.seen
-        for step in self.engine.read(segments):
-            yield from self._evictions(step)
-            yield PromptProgress(step.state.seen - before, total, self._clock() - started, step.state)
-            if self._stop_requested:
-                raise TurnCancelled
-
-    def _evictions(self, step: Step) -> Iterator[Event]:
-        for span in step.evicted:
-            yield self._ledger.evicted(span, step.state)
-
-    def _answer(self, steps: Iterable[Step], prompt_tokens: int, ttft: float) -> Iterator[Event]:
-        """Text as it is certain, then `TurnEnded`."""
-        detokenizer, stop_text = Detokenizer(self._tokenizer), StopText(self._options.stop)
-        pieces: list[str] = []
-        finish: Finish = "interrupt"
-        tokens = 0
-        first = last = self._clock()
-        try:
-            for step in steps:
-                yield from self._evictions(step)
-                last = self._clock()
-                if step.token is None or step.token in self.stop_ids:
-                    finish = "stop"
-                    break
-                tokens += 1
-                text = stop_text.push(detokenizer.push(step.token))
-                if text:
-                    pieces.append(text)
-                    yield TextDelta(text, tokens, step.state)
-                if stop_text.found:
-                    finish = "stop"
-                    break
-            else:
-                finish = "interrupt" if self._stop_requested else "length"
-            text = stop_text.push(detokenizer.flush()) + stop_text.flush()
-            if text:
-                pieces.append(text)
-                yield TextDelta(text, tokens, self.state)
-        finally:
-            self._ledger.name(answer="".join(pieces))
-        rate = (tokens - 1) / (last - first) if tokens > 1 and last > first else 0.0
-        yield TurnEnded(
-            turn=self._ledger.count,
-            text="".join(pieces),
-            finish=finish,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=tokens,
-            ttft_s=ttft,
-            tokens_per_s=rate,
-            state=self.state,
+    def _speak_under(self, system: str | None, template: ChatTemplate) -> None:
+        self.system = system
+        self.template = template
+        self._exchanges = Exchanges(
+            self._memory, template, stop_ids=self._model_stop_ids | template.end_of_turn, clock=self._clock
         )
+
+    def _begin(self) -> float:
+        """The time, as something begins that can be stopped; stops asked for before are forgotten."""
+        self._exchanges.stop_requested = False
+        return self._clock()
+
+    def _changes(self, template: ChatTemplate | None = None) -> Changes:
+        template = template if template is not None else self.template
+        return Changes(
+            self._memory,
+            template,
+            sinks=self._sink_count(template),
+            is_auto=self._sinks is None,
+            stopped=self._exchanges.stopped,
+            clock=self._clock,
+        )
+
+    def _stoppable(self, change: Change, *, then: Callable[[], None] = lambda: None) -> Change:
+        def events() -> Iterator[Event]:
+            self._begin()
+            yield from change.events
+            then()
+
+        return Change(change.tokens, events())
 
 
 def sampler_for(options: ChatOptions) -> Sampler:

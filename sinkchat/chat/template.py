@@ -40,6 +40,10 @@ class ChatTemplate:
     opening_text: str
     notices: tuple[str, ...]
     end_of_turn: frozenset[int]
+    closing: tuple[int, ...]
+    """what ends an answer"""
+    first_is_like_later: bool
+    """whether the first message is written like the others"""
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer, *, system: str | None) -> "ChatTemplate":
@@ -60,6 +64,11 @@ class ChatTemplate:
         self._after_asking = asking.follows
         tail = self._opening_tail()
         self._first_header = deltas.after_system[len(tail) :]
+        self.first_is_like_later = self._first_header == self._turn.header
+        closing = self._stream(Follows.TEXT)
+        closing.template(self._turn.closing)
+        closing.finish()
+        self.closing = tuple(_ids(closing.take()))
         bos, bos_ids = _missing_bos(tokenizer, deltas.prefix)
         ids, self._after_opening = self._opening(deltas.system, tail)
         self.opening = (*bos_ids, *ids)
@@ -67,16 +76,17 @@ class ChatTemplate:
         self.end_of_turn = frozenset(_first_token(deltas.gap, self._tokens))
         self.notices = notices_of(render, deltas, is_exact=self._is_exact(tokenizer, render, tail))
 
-    def user_turn(self, text: str | Iterable[str], *, first: bool) -> Iterator[Segment]:
+    def user_turn(self, text: str | Iterable[str], *, first: bool, closed: bool = False) -> Iterator[Segment]:
         """The ids of a user message and what surrounds it, as soon as they are certain.
 
-        Not `first`: the closing of the answer before it comes ahead. The message and the generation prompt each
-        begin with a segment that opens a message. The text may arrive in pieces; the ids are the same.
+        Not `first`: the closing of the answer before it comes ahead, unless that is `closed` already. The message
+        and the generation prompt each begin with a segment that opens a message. The text may arrive in pieces;
+        the ids are the same.
         """
         pieces = (clean(piece) for piece in ((text,) if isinstance(text, str) else text))
         trim = self._deltas.first_trim if first else self._deltas.later_trim
         stream = self._stream(self._after_opening if first else Follows.TEXT)
-        if not first:
+        if not (first or closed):
             stream.template(self._turn.closing)
         stream.open_message()
         stream.template(self._first_header if first else self._turn.header)
@@ -94,6 +104,10 @@ class ChatTemplate:
         stream.text(self._deltas.answer_trim(clean(text)))
         stream.finish()
         return tuple(_ids(stream.take()))
+
+    def exchange(self, user: str, answer: str, *, first: bool) -> list[Segment]:
+        """A past exchange from its message to the closing of its answer."""
+        return [*self.user_turn(user, first=first, closed=True), Segment(self.answer(answer)), Segment(self.closing)]
 
     def _ask(self, stream: PromptStream) -> None:
         """What comes after the person's text."""

@@ -1,9 +1,10 @@
 """Which turns are still remembered: places in the stream, told in the words of the person's own turns.
 
-A turn runs from its first token to the first of the next. It is gone when the window holds no token of it.
+A turn runs from its first token to the first of the next. It is gone when the window holds no token of it. A turn
+that a person pins leaves the window's order and stands behind the opening, where nothing leaves.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sinkchat.cache.policy import CacheState, Span
@@ -18,9 +19,10 @@ FORGOTTEN_KEPT = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One exchange: `tokens` that can be forgotten (those pinned cannot), `left` of them still held.
+    """One exchange: `tokens` of its own, `left` of them still held.
 
-    `user` and `answer` are the beginnings of what was said, to name it by.
+    Tokens that are pinned as sinks do not count, and of a pinned turn all are held. `user` and `answer` are the
+    beginnings of what was said, to name it by.
     """
 
     number: int
@@ -28,6 +30,7 @@ class Turn:
     answer: str
     tokens: int
     left: int
+    is_pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class TurnLedger:
 
     def __init__(self) -> None:
         self._entries: list[_Entry] = []
+        self._pinned: dict[int, tuple[_Entry, int]] = {}
         self.count = 0
         """turns since the conversation began"""
 
@@ -53,9 +57,15 @@ class TurnLedger:
         return self.count
 
     def cancel(self) -> None:
-        """Takes the latest turn back."""
+        """Takes the latest turn back, which must be the last of the window."""
         self._entries.pop()
         self.count -= 1
+
+    def copy(self) -> "TurnLedger":
+        """The same turns, to go back to."""
+        ledger = TurnLedger()
+        ledger._entries, ledger._pinned, ledger.count = list(self._entries), dict(self._pinned), self.count
+        return ledger
 
     def name(self, *, user: str = "", answer: str = "") -> None:
         """Names the latest turn by what was said in it; an empty word changes nothing."""
@@ -64,10 +74,46 @@ class TurnLedger:
 
     def turns(self, state: CacheState) -> list[Turn]:
         """All turns, oldest first, measured against what the cache holds."""
-        return [
-            Turn(entry.number, entry.user, entry.answer, len(span), _held(span, state))
-            for entry, span in self._spans(state)
-        ]
+        turns = [_measured(entry, span, state) for entry, span in self._spans(state)]
+        turns += (
+            Turn(entry.number, entry.user, entry.answer, tokens, tokens, is_pinned=True)
+            for entry, tokens in self._pinned.values()
+        )
+        return sorted(turns, key=lambda turn: turn.number)
+
+    def held(self, state: CacheState) -> list[Turn]:
+        """The turns of which the window holds something, in the window's order."""
+        held: list[Turn] = []
+        stop = state.seen
+        for entry in reversed(self._entries):
+            start = max(entry.start, state.pinned)
+            turn = _measured(entry, Span(start, max(start, stop)), state)
+            if not turn.left:
+                break
+            held.append(turn)
+            stop = start
+        return held[::-1]
+
+    def pinned(self) -> dict[int, int]:
+        """The numbers of the pinned turns, in their order in memory, each with its tokens."""
+        return {number: tokens for number, (_, tokens) in self._pinned.items()}
+
+    def spans(self, state: CacheState) -> dict[int, Span]:
+        """Of each turn that is not pinned, oldest in the stream first, the tokens that can be forgotten."""
+        return {entry.number: span for entry, span in self._spans(state)}
+
+    def rearrange(self, window: Sequence[tuple[int, int]], pinned: Sequence[tuple[int, int]], *, stop: int) -> None:
+        """Memory was laid out anew: turns and their tokens, oldest first; the last of the window ends at `stop`.
+
+        The window's include those that it has forgotten. A turn that is in neither is no part of the conversation.
+        """
+        known = {entry.number: entry for entry in (*self._entries, *(entry for entry, _ in self._pinned.values()))}
+        self._pinned = {number: (known[number], tokens) for number, tokens in pinned}
+        self._entries = []
+        for number, tokens in reversed(window):
+            stop -= tokens
+            self._entries.append(replace(known[number], start=stop))
+        self._entries.reverse()
 
     def evicted(self, left: Span, state: CacheState) -> Evicted:
         """What it means for the turns that the tokens `left` have left; `state` is the one after it."""
@@ -75,7 +121,7 @@ class TurnLedger:
         partly: TurnRest | None = None
         for entry, turn in self._spans(state):
             if turn.start < left.stop and turn.stop > left.start:
-                if held := _held(turn, state):
+                if held := held_of(turn, state):
                     partly = TurnRest(entry.number, len(turn), held)
                 else:
                     gone.append(entry.number)
@@ -94,14 +140,16 @@ class TurnLedger:
 
 
 class Beginning:
-    """Passes pieces of a text on, which may be of any length, and remembers how it began."""
+    """Passes pieces of a text on, which may be of any length, to `record` too, and remembers how it began."""
 
-    def __init__(self, pieces: Iterable[str]) -> None:
+    def __init__(self, pieces: Iterable[str], record: Callable[[str], None]) -> None:
         self._pieces = pieces
+        self._record = record
         self.text = ""
 
     def __iter__(self) -> Iterator[str]:
         for piece in self._pieces:
+            self._record(piece)
             if len(self.text) < PREVIEW:
                 self.text += piece[: 4 * PREVIEW]
             yield piece
@@ -113,6 +161,10 @@ def shorten(text: str) -> str:
     return line if len(line) <= PREVIEW else line[: PREVIEW - 1] + "…"
 
 
-def _held(turn: Span, state: CacheState) -> int:
+def held_of(turn: Span, state: CacheState) -> int:
     """How many of a turn's tokens the window holds."""
     return max(0, min(turn.stop, state.seen) - max(turn.start, state.next_to_leave))
+
+
+def _measured(entry: _Entry, span: Span, state: CacheState) -> Turn:
+    return Turn(entry.number, entry.user, entry.answer, len(span), held_of(span, state))

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sinkchat.cache.cache import Checkpoint, SinkCache
+from sinkchat.cache.cache import SinkCache
 from sinkchat.cache.forward import Forward
+from sinkchat.cache.moments import Checkpoint, Snapshot
 from sinkchat.cache.policy import CacheState, Span
 from sinkchat.engine.sampling import Sampler
 from sinkchat.engine.segment import Segment
@@ -43,6 +44,16 @@ class Mark:
     """A moment that an engine can go back to."""
 
     checkpoint: Checkpoint
+    held_ids: tuple[int, ...]
+    pending: tuple[int, ...]
+    logits: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Everything that an engine remembers, copied out of its way."""
+
+    cache: Snapshot
     held_ids: tuple[int, ...]
     pending: tuple[int, ...]
     logits: Tensor | None
@@ -95,6 +106,51 @@ class Engine:
     def release(self) -> None:
         """Gives the latest mark up, and with it what was kept to go back there."""
         self.cache.release()
+
+    def image(self) -> Image:
+        """A copy of everything remembered, to put back whatever comes; a mark is cheaper, and holds for less."""
+        return Image(self.cache.snapshot(), tuple(self.held_ids), tuple(self.pending), self.logits)
+
+    def restore(self, image: Image) -> None:
+        """Puts `image` back, to the bit."""
+        self.cache.restore(image.cache)
+        self.held_ids[:] = image.held_ids
+        self.pending[:] = image.pending
+        self.logits = image.logits
+
+    def truncate(self, seen: int) -> None:
+        """Takes back every token of the stream after the first `seen`, as far as the window reaches."""
+        self.cache.truncate(seen)
+        del self.held_ids[self.state.occupied :]
+        self.pending.clear()
+        self.logits = None
+
+    def window_segments(self) -> list[Segment]:
+        """What the window holds, cut where its messages begin."""
+        first, last = self.state.next_to_leave, self.state.seen
+        starts = [first, *(at for at in self.cache.borders if first < at < last)]
+        ids = self.held_ids[self.state.pinned :]
+        opening = set(self.cache.borders)
+        return [
+            Segment(tuple(ids[start - first : stop - first]), opens_message=start in opening)
+            for start, stop in zip(starts, [*starts[1:], last], strict=True)
+            if stop > start
+        ]
+
+    def relay(
+        self, head: Sequence[int], window: Iterable[Segment], *, pinned: int, forgotten: int = 0
+    ) -> Iterator[Step]:
+        """Lays memory out anew: reads `head`, then `window`; the first `pinned` tokens will never leave.
+
+        Between the two, `forgotten` tokens count as seen and gone, so that the stream's count goes on; then `head`
+        must be all that is pinned.
+        """
+        self.cache.pinned = pinned
+        self.reset()
+        yield from self.read([Segment(tuple(head))])
+        if forgotten:
+            self.cache.skip(forgotten)
+        yield from self.read(window)
 
     def feed(self, ids: Iterable[int]) -> CacheState:
         """Reads `ids` at once; what the cache holds then."""

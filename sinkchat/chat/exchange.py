@@ -1,0 +1,141 @@
+"""One exchange after the other: a message is read into memory, an answer is drawn from it.
+
+Here the template's segments, the engine's steps and the words meet. When a turn may begin, how it is taken back and
+what a person can ask for is the session's matter.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+
+from sinkchat.cache.policy import Span
+from sinkchat.chat.answer import Answer
+from sinkchat.chat.detokenize import Detokenizer
+from sinkchat.chat.events import Event, PromptProgress, PromptRead, TurnCancelled
+from sinkchat.chat.memory import Memory
+from sinkchat.chat.options import Weight
+from sinkchat.chat.template import ChatTemplate
+from sinkchat.chat.turns import Beginning
+from sinkchat.engine.engine import Step
+from sinkchat.engine.sampling import Sampler
+from sinkchat.engine.segment import Segment
+from sinkchat.errors import CacheFull
+
+
+class Exchanges:
+    """Reads and answers, in one memory under one template. `stop_requested` ends what is going on."""
+
+    def __init__(
+        self, memory: Memory, template: ChatTemplate, *, stop_ids: frozenset[int], clock: Callable[[], float]
+    ) -> None:
+        self.memory = memory
+        self.template = template
+        self.stop_ids = stop_ids
+        self.stop_requested = False
+        self.answer: Answer | None = None
+        """the latest one"""
+        self._clock = clock
+
+    def stopped(self) -> bool:
+        """Whether what is going on is to end."""
+        return self.stop_requested
+
+    def read_opening(self, started: float) -> Iterator[Event]:
+        """The opening enters an empty memory."""
+        if self.memory.length == 0 and self.template.opening:
+            yield from self._read([Segment(self.template.opening)], started, len(self.template.opening))
+
+    def read_turn(
+        self, text: str | Iterable[str], *, answer: tuple[int, ...] = (), started: float, before: int
+    ) -> Iterator[Event]:
+        """A message, and the ids of its answer where that is given, enter memory; ends with `PromptRead`.
+
+        `before` is the length of the stream when the turn was asked for: the opening may have been read since.
+        """
+        memory = self.memory
+        user = Beginning([text] if isinstance(text, str) else text, memory.transcript.add_user)
+        segments: Iterable[Segment] = self._opening_a_turn(self._user_turn(user))
+        total = None
+        if isinstance(text, str):
+            segments = known = list(segments)
+            total = sum(len(segment.ids) for segment in known) + len(answer)
+        yield from self._read(chain(segments, [Segment(answer)]), started, total)
+        memory.ledger.name(user=user.text)
+        memory.is_closed = False
+        yield PromptRead(memory.ledger.count, memory.length - before, self._clock() - started, memory.engine.state)
+
+    def read_pending(self) -> Iterator[Event]:
+        """What was drawn and not fed yet enters memory."""
+        for step in self.memory.engine.read(()):
+            yield from self._evictions(step)
+
+    def drawn(self, sampler: Sampler, *, max_tokens: int) -> Iterator[Step]:
+        """Tokens of an answer, until it ends, is long enough or is stopped."""
+        return self.memory.engine.generate(
+            sampler, stop_ids=self.stop_ids, max_tokens=max_tokens, stopped=self.stopped
+        )
+
+    def speak(
+        self,
+        steps: Iterable[Step],
+        *,
+        detokenizer: Detokenizer,
+        stop_texts: tuple[str, ...],
+        prompt_tokens: int,
+        ttft: float,
+    ) -> Iterator[Event]:
+        """The text of an answer, then `TurnEnded`."""
+        memory = self.memory
+        self.answer = answer = Answer(
+            detokenizer,
+            stop_ids=self.stop_ids,
+            stop_texts=stop_texts,
+            record=memory.transcript.add_answer,
+            clock=self._clock,
+        )
+        try:
+            yield from answer.events(steps, evictions=self._evictions, stopped=self.stopped)
+        finally:
+            memory.ledger.name(answer=answer.text)
+        yield answer.ended(memory.ledger.count, prompt_tokens=prompt_tokens, ttft=ttft, state=memory.engine.state)
+
+    def weigh(self, text: str) -> Weight:
+        """What sending `text` now would cost."""
+        memory, state = self.memory, self.memory.engine.state
+        opening = 0 if memory.length else len(self.template.opening)
+        tokens = sum(len(segment.ids) for segment in self._user_turn(text))
+        try:
+            leaving = memory.engine.cache.foresee(opening + len(memory.engine.pending) + tokens)
+        except CacheFull:
+            leaving = Span(0, 0)
+        spans = memory.ledger.spans(state)
+        held = [turn.number for turn in memory.ledger.held(state)]
+        return Weight(tokens, tuple(number for number in held if spans[number].start < leaving.stop))
+
+    def _user_turn(self, text: str | Iterable[str]) -> Iterator[Segment]:
+        first = self.memory.length <= len(self.template.opening)
+        return self.template.user_turn(text, first=first, closed=self.memory.is_closed)
+
+    def _opening_a_turn(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+        """Passes `segments` on; the turn begins where the first message among them does."""
+        memory = self.memory
+        memory.transcript.begin()
+        begun = False
+        length = memory.length
+        for segment in segments:
+            if segment.opens_message and not begun:
+                memory.ledger.begin(length)
+                begun = True
+            length += len(segment.ids)
+            yield segment
+
+    def _read(self, segments: Iterable[Segment], started: float, total: int | None) -> Iterator[Event]:
+        before = self.memory.engine.state.seen
+        for step in self.memory.engine.read(segments):
+            yield from self._evictions(step)
+            yield PromptProgress(step.state.seen - before, total, self._clock() - started, step.state)
+            if self.stop_requested:
+                raise TurnCancelled
+
+    def _evictions(self, step: Step) -> Iterator[Event]:
+        for span in step.evicted:
+            yield self.memory.ledger.evicted(span, step.state)
