@@ -1,4 +1,4 @@
-"""What was said is taken back, pinned, unpinned: against sessions in which it never happened, or happened otherwise."""
+"""What was said is taken back, pinned, unpinned: against sessions in which it never happened, or otherwise."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from streams import engine_for
 from templates import ZOO, tokenizer_for
-from test_session import CARD, END, ended, held_text, session_of
+from test_session import CARD, END, ended, held_text, session_of, stop_at
 from tiny import tiny_model, tiny_tokenizer
 
 from sinkchat.cache.policy import EvictMessages, EvictTokens
@@ -196,7 +196,7 @@ def test_pinning_what_leaves_no_room_is_refused_and_changes_nothing():
     session = talked(3)
     ended(session, "x" * 220)
     before = everything(session)
-    with pytest.raises(UsageError, match="with turn 4 .* pinned, only .* of 256 tokens would be left to talk in"):
+    with pytest.raises(UsageError, match=r"with turn 4 .* pinned, only .* of 256 tokens would be left to talk in"):
         session.pin(4)
     assert everything(session) == before
 
@@ -347,9 +347,7 @@ class Talk(RuleBasedStateMachine):
         if not self.session.state.seen:
             return
         with pytest.raises(TurnCancelled):
-            for event in self.session.send("z " * 300):
-                if isinstance(event, PromptProgress):
-                    self.session.stop()
+            stop_at(self.session, "z " * 300, PromptProgress)
         assert everything(self.session) == before
         self.cleared = None
 

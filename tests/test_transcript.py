@@ -55,6 +55,6 @@ def test_a_full_disk_is_told_with_what_to_do():
         def write(self, data):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(SinkchatError, match="what is said cannot be kept in .*: no space left on device") as error:
+    with pytest.raises(SinkchatError, match=r"what is said cannot be kept in .*: no space left on device") as error:
         Transcript._write(FullDisk(), 0, b"x")
     assert "TMPDIR" in error.value.hint
