@@ -1,30 +1,37 @@
-"""Keys become a message: what one may type, and what Ctrl-C means while typing.
+"""A line editor on a terminal: keys become a message, also while a model is still being loaded.
 
-prompt_toolkit reads the keys, and only while the model is silent. A paste too large to be edited stands
-on the line as a short placeholder, since drawing a megabyte at each key press takes minutes; what is sent
-is the paste itself.
+prompt_toolkit reads the keys, and only while the model is silent. Another thread may speak above the open
+prompt or end it, never touch it. Nothing wakes the program while nothing is typed and nothing changes:
+the toolbar is drawn ten times a second while it is changing, and else when a key is pressed.
 """
 
-import os
-from collections.abc import Callable, Iterable
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
-from prompt_toolkit import PromptSession
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.application import get_app
+from prompt_toolkit.application.current import get_app_session
+from prompt_toolkit.application.run_in_terminal import run_in_terminal
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import is_searching
-from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input, create_input
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import ColorDepth, Output
+from prompt_toolkit.styles import Style
 
-from sinkchat.terminal.commands import completions
+from sinkchat.errors import UsageError
+from sinkchat.terminal.completion import PATH_COMMANDS, CommandCompleter
+from sinkchat.terminal.editor import edited
+from sinkchat.terminal.folding import Folds, TextFile, Weigh
+from sinkchat.terminal.keys import FoldLexer, bindings, unquoted
+from sinkchat.terminal.prompt import Session, ask_no_positions, read_pastes_in_linear_time
 from sinkchat.terminal.sanitize import visible
+from sinkchat.terminal.typed import TypedLines
 
-PASTE_CHARACTERS = 4_000
-_QUOTES = '"""'
+_FRAME_SECONDS = 0.1
+_PROMPT = "> "
+_STYLE = {"toolbar": "dim", "placeholder": "dim"}
 
 
 class LineSource(Protocol):
@@ -41,7 +48,9 @@ class LineSource(Protocol):
 class Keyboard:
     """A line editor on a terminal. While `leaves()` is true, Ctrl-C leaves instead of clearing the line.
 
-    Raises OSError when `history` cannot be written.
+    `toolbar` gives the row below the line for a number of columns. `weigh` tells what a long paste would
+    cost. `note` is told what the person should know while typing. Raises OSError when `history` cannot be
+    written.
     """
 
     def __init__(
@@ -50,84 +59,152 @@ class Keyboard:
         history: Path | None = None,
         leaves: Callable[[], bool] = lambda: False,
         color: bool = True,
+        vi: bool = False,
+        toolbar: Callable[[int], str] | None = None,
+        is_changing: Callable[[], bool] = lambda: False,
+        on_panel_key: Callable[[], None] = lambda: None,
+        weigh: Weigh = lambda text: None,
+        note: Callable[[str], None] = lambda text: None,
+        path_commands: Collection[str] = PATH_COMMANDS,
         keys_from: Input | None = None,
         drawn_on: Output | None = None,
     ) -> None:
-        self._pastes: dict[str, str] = {}
-        self._leaves = leaves
-        self._session: PromptSession[str] = PromptSession(
-            message="> ",
+        self.leaves = leaves
+        self.change_panel = on_panel_key
+        self.unsent = ""
+        """what stood on the line when `abort` ended it; it is in the history too"""
+        self._is_changing = is_changing
+        self._note = note
+        self._folds = Folds(weigh)
+        self._history = TypedLines(history, self._folds)
+        self._sent = ("", "")
+        self._lock = threading.Lock()
+        self._open: _OpenPrompt | None = None
+        self._announced: list[Callable[[], None]] = []
+        self._error: BaseException | None = None
+        self._follower: asyncio.Task[None] | None = None
+        keys_from = keys_from or get_app_session().input
+        read_pastes_in_linear_time(keys_from)
+        ask_no_positions(drawn_on or get_app_session().output)
+        self._session = Session(
+            message=_PROMPT,
             multiline=True,
-            prompt_continuation="  ",
-            history=self._history(history),
-            completer=_CommandCompleter(),
+            prompt_continuation=" " * len(_PROMPT),
+            vi_mode=vi,
+            history=self._history,
+            completer=CommandCompleter(path_commands),
             complete_while_typing=False,
-            key_bindings=self._bindings(),
-            enable_open_in_editor=True,
+            lexer=FoldLexer(self._folds),
+            style=Style.from_dict(_STYLE if color else {}),
+            key_bindings=bindings(self._folds, self),
             enable_suspend=True,
-            tempfile_suffix=".txt",
             color_depth=None if color else ColorDepth.DEPTH_1_BIT,
             input=keys_from,
             output=drawn_on,
         )
+        self._session.app.terminal_size_polling_interval = None  # SIGWINCH tells
+        if toolbar is not None:
+            self._session.add_row(toolbar)
 
     def read(self, draft: str = "") -> str:
-        typed = self._session.prompt(default=self._folded(draft))
-        return _unquoted(self._unfolded(typed))
+        self.unsent = ""
+        try:
+            typed = self._session.prompt(default=self._as_it_stood(draft), pre_run=self._has_opened)
+        finally:
+            with self._lock:
+                self._open = None
+            self._speak()  # what was announced in the last moment
+        whole = self._folds.unfolded(unquoted(typed))
+        self._sent = (typed, visible(whole))
+        self._folds.keep([typed, *self._history.get_strings()])
+        return whole
 
-    def _history(self, path: Path | None) -> History:
-        if path is None:
-            return InMemoryHistory()
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
-        path.chmod(0o600)
-        return _PrivateHistory(path, is_folded=lambda text: self._unfolded(text) != text)
+    def attached(self, file: TextFile) -> str:
+        """What stands for a file: put it into the next draft."""
+        return self._folds.attached(file)
 
-    def _folded(self, text: str) -> str:
-        """The text itself, or a placeholder that stands for it."""
-        if len(text) <= PASTE_CHARACTERS:
-            return text
-        placeholder = f"[paste {len(self._pastes) + 1}: {len(text):,} characters]"
-        self._pastes[placeholder] = text
-        return placeholder
+    def announce(self, show: Callable[[], None]) -> None:
+        """Lets `show` print above the open prompt, or at once where none is open. For any thread."""
+        with self._lock:
+            if self._open is None:
+                show()
+                return
+            self._announced.append(show)
+            self._open.soon(self._speak_above)
 
-    def _unfolded(self, text: str) -> str:
-        for placeholder, pasted in self._pastes.items():
-            text = text.replace(placeholder, pasted)
-        return text
+    def refresh(self) -> None:
+        """Draws the toolbar of the open prompt again, and goes on while it is changing. For any thread."""
+        with self._lock:
+            if self._open is not None:
+                self._open.soon(self._follow)
 
-    def _bindings(self) -> KeyBindings:
-        keys = KeyBindings()
+    def abort(self, error: BaseException) -> None:
+        """Ends the open prompt, or the next one at once: `read` raises `error`. For any thread."""
+        with self._lock:
+            self._error = error
+            if self._open is not None:
+                self._open.soon(self._end)
 
-        @keys.add("enter")
-        def _(event: KeyPressEvent) -> None:
-            if _is_open(event.current_buffer.text):
-                event.current_buffer.insert_text("\n")
-            else:
-                event.current_buffer.validate_and_handle()
+    def open_editor(self) -> None:
+        """Puts the line, long texts and all, into the person's editor."""
+        get_app().create_background_task(self._edit())
 
-        @keys.add("escape", "enter")
-        @keys.add("c-j")
-        def _(event: KeyPressEvent) -> None:
-            event.current_buffer.insert_text("\n")
+    def _has_opened(self) -> None:
+        """Runs within prompt_toolkit's loop, before anything is drawn."""
+        with self._lock:
+            self._open = _OpenPrompt()
+            self._open.soon(self._follow)
+            if self._error is not None:
+                self._open.soon(self._end)
 
-        @keys.add("c-c")
-        @keys.add("<sigint>")
-        def _(event: KeyPressEvent) -> None:
-            if event.current_buffer.text and not self._leaves():
-                event.current_buffer.reset()
-            else:
-                event.app.exit(exception=KeyboardInterrupt())
+    def _as_it_stood(self, draft: str) -> str:
+        """A message that came back stands as it was typed; a new one is folded where it could not be edited."""
+        typed, sent = self._sent
+        return typed if draft and draft == sent else self._folds.draft(draft)
 
-        @keys.add("c-g", filter=~is_searching)
-        def _(event: KeyPressEvent) -> None:
-            event.current_buffer.open_in_editor()
+    def _follow(self) -> None:
+        app = get_app()
 
-        @keys.add(Keys.BracketedPaste)
-        def _(event: KeyPressEvent) -> None:
-            event.current_buffer.insert_text(self._folded(_plain_newlines(event.data)))
+        async def follow() -> None:
+            while self._is_changing():
+                app.invalidate()
+                await asyncio.sleep(_FRAME_SECONDS)
+            app.invalidate()
 
-        return keys
+        if self._follower is None or self._follower.done():
+            self._follower = app.create_background_task(follow())
+
+    def _end(self) -> None:
+        app, line = get_app(), self._session.default_buffer.text
+        if not app.is_done and self._error is not None:
+            self.unsent = self._folds.unfolded(line)
+            if self.unsent:
+                self._history.append_string(line)
+            app.exit(exception=self._error)
+
+    def _speak_above(self) -> None:
+        def speak() -> None:
+            if self._announced:
+                with self._session.interrupted():
+                    self._speak()
+
+        run_in_terminal(speak)
+
+    def _speak(self) -> None:
+        while self._announced:
+            self._announced.pop(0)()
+
+    async def _edit(self) -> None:
+        buffer = self._session.default_buffer
+        whole = self._folds.unfolded(buffer.text)
+        try:
+            changed = await run_in_terminal(lambda: edited(whole), in_executor=True)
+        except UsageError as error:
+            told = f"{error.message}; {error.hint}" if error.hint else error.message
+            run_in_terminal(lambda: self._note(told))
+            return
+        text = self._folds.draft(self._folds.folded(visible(changed)))
+        buffer.document = Document(text, cursor_position=len(text))
 
 
 def open_keyboard(
@@ -137,50 +214,26 @@ def open_keyboard(
     leaves: Callable[[], bool],
     color: bool,
     terminal: TextIO | None,
+    **more: Any,
 ) -> Keyboard:
     """The keyboard of this process: stdin, or behind a pipe the `terminal` itself.
 
-    `note` is told when the history cannot be kept.
+    `note` is told when the history cannot be kept. `more` is what `Keyboard` takes beyond these.
     """
     keys_from = create_input(terminal) if terminal is not None else None
     try:
-        return Keyboard(history=history, leaves=leaves, color=color, keys_from=keys_from)
+        return Keyboard(history=history, leaves=leaves, color=color, note=note, keys_from=keys_from, **more)
     except OSError as error:
         note(f"typed lines are not kept in {history}: {(error.strerror or str(error)).lower()}")
-        return Keyboard(leaves=leaves, color=color, keys_from=keys_from)
+        return Keyboard(leaves=leaves, color=color, note=note, keys_from=keys_from, **more)
 
 
-class _CommandCompleter(Completer):
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        for text, typed in completions(document.text_before_cursor):
-            yield Completion(text, start_position=-typed)
+class _OpenPrompt:
+    """The loop of a prompt and what is current in it, for those who come from another thread."""
 
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
 
-class _PrivateHistory(FileHistory):
-    """Lines typed before. What stands for a paste is not written down: it would mean nothing next time."""
-
-    def __init__(self, path: Path, *, is_folded: Callable[[str], bool]) -> None:
-        super().__init__(path)
-        self._is_folded = is_folded
-
-    def store_string(self, string: str) -> None:
-        if not self._is_folded(string):
-            super().store_string(visible(string))
-
-
-def _plain_newlines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _is_open(text: str) -> bool:
-    """Whether `text` begins with three quotes that are not closed yet."""
-    text = text.strip()
-    return text.startswith(_QUOTES) and not (text.endswith(_QUOTES) and len(text) >= 2 * len(_QUOTES))
-
-
-def _unquoted(text: str) -> str:
-    """The text without the three quotes around it."""
-    inner = text.strip()
-    if inner.startswith(_QUOTES) and not _is_open(inner):
-        return inner[len(_QUOTES) : -len(_QUOTES)].strip("\n")
-    return text
+    def soon(self, action: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(action, context=self._context.copy())
