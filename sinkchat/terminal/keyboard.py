@@ -83,8 +83,9 @@ class Keyboard:
         self._announced: list[Callable[[], None]] = []
         self._error: BaseException | None = None
         self._follower: asyncio.Task[None] | None = None
-        keys_from = keys_from or get_app_session().input
-        read_pastes_in_linear_time(keys_from)
+        self.keys_from = keys_from or get_app_session().input
+        """where keys come from, for whoever reads them while no prompt is open"""
+        read_pastes_in_linear_time(self.keys_from)
         ask_no_positions(drawn_on or get_app_session().output)
         self._session = Session(
             message=_PROMPT,
@@ -99,7 +100,7 @@ class Keyboard:
             key_bindings=bindings(self._folds, self),
             enable_suspend=True,
             color_depth=None if color else ColorDepth.DEPTH_1_BIT,
-            input=keys_from,
+            input=self.keys_from,
             output=drawn_on,
         )
         self._session.app.terminal_size_polling_interval = None  # SIGWINCH tells

@@ -67,7 +67,7 @@ def ask_no_positions(output: Output) -> None:
 
 
 def read_pastes_in_linear_time(keys: Input) -> None:
-    """Replaces the parser that searches a whole paste again after each kilobyte: 10 MB took 40 s."""
+    """Replaces the parser that searches a whole paste again after each kilobyte: 10 MB took 42 s."""
     parser = getattr(keys, "vt100_parser", None)
     if isinstance(parser, Vt100Parser) and not isinstance(parser, _PasteParser):
         keys.vt100_parser = _PasteParser(parser.feed_key_callback)  # type: ignore[attr-defined]
