@@ -1,25 +1,19 @@
 """Placeholders: what they say, that they give back what they stand for, and which files may have one."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from sinkchat.chat.options import Weight
 from sinkchat.errors import UsageError
 from sinkchat.terminal.folding import Folds, TextFile, read_file
 
 LINES = "".join(f"line {number}\n" for number in range(212))
 
 
-@dataclass(frozen=True)
-class Weighed:
-    tokens: int
-    pushes_out: tuple[int, ...]
-
-
 def weighed(*pushed_out: int) -> Folds:
-    return Folds(lambda text: Weighed(len(text.split()), pushed_out))
+    return Folds(lambda text: Weight(len(text.split()), pushed_out))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pexpect
 import pyte
@@ -20,6 +20,7 @@ from prompt_toolkit.key_binding import KeyPress
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import DummyOutput
 
+from sinkchat.chat.options import Weight
 from sinkchat.errors import ModelNotFound
 from sinkchat.terminal.folding import PASTE_CHARACTERS, TextFile
 from sinkchat.terminal.keyboard import Keyboard, open_keyboard
@@ -27,11 +28,6 @@ from sinkchat.terminal.keyboard import Keyboard, open_keyboard
 TESTS = Path(__file__).parent
 PASTE, PASTED = "\x1b[200~", "\x1b[201~"
 LEFT, BACKSPACE, DELETE, HOME, UP = "\x1b[D", "\x7f", "\x1b[3~", "\x01", "\x1b[A"
-
-
-class Weighed(NamedTuple):
-    tokens: int
-    pushes_out: tuple[int, ...]
 
 
 @contextmanager
@@ -143,7 +139,7 @@ def test_a_message_that_comes_back_stands_as_it_was_typed() -> None:
 
 
 def test_a_file_stands_in_the_draft() -> None:
-    with at_keys(weigh=lambda text: Weighed(7, (4,))) as (keyboard, press):
+    with at_keys(weigh=lambda text: Weight(7, (4,))) as (keyboard, press):
         placeholder = keyboard.attached(TextFile("a.txt", "the text", 0))
         assert placeholder == "[file a.txt: 1 line, 7 tokens: pushes out turn 4]"
         press(" what is it?\r")

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
+from sinkchat.chat.options import Weight
 from sinkchat.errors import UsageError
 from sinkchat.terminal import wording
 from sinkchat.terminal.intake import Intake
@@ -31,17 +32,7 @@ _FILE_BYTES = 64 * 2**20
 _NAME_CHARACTERS = 40
 _NOT_TEXT = re.compile("[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 
-
-class Cost(Protocol):
-    """What a text would cost: tokens to read, and the turns it would push out, in part at least."""
-
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def pushes_out(self) -> tuple[int, ...]: ...
-
-
-Weigh: TypeAlias = Callable[[str], Cost | None]
+Weigh: TypeAlias = Callable[[str], Weight | None]
 """What sending a text now would cost, or None while no model can tell."""
 
 
