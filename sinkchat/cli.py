@@ -18,6 +18,7 @@ from sinkchat.terminal.app import Run
 from sinkchat.terminal.config import keys_of, read_config
 from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.environment import ColorChoice, Environment, silence
+from sinkchat.terminal.loading import leave_at_once, load_is_running
 from sinkchat.terminal.options import GroupedHelp
 from sinkchat.terminal.request import Chosen, Request, load_options_for, request_for, run_options_for, settled
 from sinkchat.terminal.screen import Beside
@@ -86,6 +87,14 @@ def main(
         told = _as_told(error)
         stderr.error(told)
         return told.exit_status
+    return status
+
+
+def console() -> int:
+    """The entry of the program. A model that is still being loaded is left where it is."""
+    status = main()
+    if load_is_running():
+        leave_at_once(status)
     return status
 
 

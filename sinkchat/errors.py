@@ -30,6 +30,7 @@ class ExitStatus(IntEnum):
     MODEL = 3
     RESOURCE = 4
     INPUT = 5
+    HANGUP = 129
     INTERRUPTED = 130
     CLOSED_PIPE = 141
     TERMINATED = 143

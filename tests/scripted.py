@@ -20,8 +20,8 @@ from sinkchat.chat.events import (
     TurnEnded,
     TurnRest,
 )
-from sinkchat.chat.options import ChatOptions, ModelCard
-from sinkchat.errors import SinkchatError
+from sinkchat.chat.options import ChatOptions, ModelCard, Weight
+from sinkchat.errors import SinkchatError, UsageError
 
 CHUNK = 64
 
@@ -34,6 +34,19 @@ class ScriptedTurn:
     start: int
     tokens: int
     left: int
+    is_pinned: bool = False
+
+
+@dataclass(frozen=True)
+class ScriptedExchange:
+    user: str
+    answer: str
+
+
+@dataclass
+class ScriptedChange:
+    tokens: int
+    events: Iterator[Event]
 
 
 def echo(text: str) -> str:
@@ -82,6 +95,90 @@ class ScriptedConversation:
         self._seen = self._evicted = 0
         self.turns: list[ScriptedTurn] = []
         self._words: list[str] = []
+        self._texts: list[ScriptedExchange] = []
+        self._finish: Finish = "stop"
+        self.changes: list[tuple[str, object]] = []
+        """what was asked to be changed"""
+
+    @property
+    def latest(self) -> int:
+        return len(self.turns)
+
+    @property
+    def held(self) -> list[ScriptedTurn]:
+        return [turn for turn in self.turns if turn.left and not turn.is_pinned]
+
+    @property
+    def pinned_turns(self) -> tuple[int, ...]:
+        return tuple(turn.number for turn in self.turns if turn.is_pinned)
+
+    @property
+    def device_bytes(self) -> int | None:
+        return None
+
+    @property
+    def can_proceed(self) -> bool:
+        return self._finish != "stop"
+
+    def said(self, turn: int) -> ScriptedExchange:
+        if not 1 <= turn <= len(self._texts):
+            raise UsageError(f"there is no turn {turn}")
+        return self._texts[turn - 1]
+
+    def weigh(self, text: str) -> Weight:
+        words = len(text.split())
+        excess = self._seen - self._evicted + words - self.capacity
+        pushed: list[int] = []
+        for turn in self.held:
+            if excess > 0:
+                pushed.append(turn.number)
+                excess -= turn.left
+        return Weight(words, tuple(pushed))
+
+    def undo(self, turn: int | None = None) -> ScriptedChange:
+        first = self.latest if turn is None else turn
+        if not 1 <= first <= self.latest:
+            raise UsageError("nothing was said yet" if not self.latest else f"there is no turn {first}")
+
+        def act() -> Iterator[Event]:
+            start = self.turns[first - 1].start
+            del self.turns[first - 1 :], self._texts[first - 1 :], self._words[start:]
+            self._seen = start
+            self._evicted = min(self._evicted, max(0, start - self.pinned))
+            self.changes.append(("undo", first))
+            yield from ()
+
+        return ScriptedChange(0 if first == self.latest else self._seen, act())
+
+    def pin(self, turn: int) -> ScriptedChange:
+        return self._marked("pin", turn, is_pinned=True)
+
+    def unpin(self, turn: int) -> ScriptedChange:
+        return self._marked("unpin", turn, is_pinned=False)
+
+    def change_system(self, text: str | None) -> ScriptedChange:
+        def act() -> Iterator[Event]:
+            self.system = text
+            self.changes.append(("system", text))
+            yield from ()
+
+        return ScriptedChange(self._seen - self._evicted, act())
+
+    def proceed(self) -> Iterator[Event]:
+        if not self.can_proceed:
+            raise UsageError("the latest answer is complete: there is nothing to continue", hint="/retry draws another")
+        self._stopped = False
+        yield from self._answer(["and ", "so ", "on"])
+
+    def _marked(self, name: str, turn: int, *, is_pinned: bool) -> ScriptedChange:
+        self.said(turn)
+
+        def act() -> Iterator[Event]:
+            self.turns[turn - 1].is_pinned = is_pinned
+            self.changes.append((name, turn))
+            yield from ()
+
+        return ScriptedChange(self._seen - self._evicted, act())
 
     def set_system(self, text: str | None) -> None:
         self.system = text
@@ -115,6 +212,8 @@ class ScriptedConversation:
         self._stopped = False
         self.past.append((user, assistant))
         yield from self._read(f"{user} {assistant}", [])
+        self._texts[-1] = ScriptedExchange(user, assistant)
+        self._finish = "stop"
 
     def _read(self, text: str | Iterable[str], words: list[str]) -> Iterator[Event]:
         before = self._seen, self._evicted, len(self.turns), len(self._words)
@@ -137,6 +236,7 @@ class ScriptedConversation:
                     raise TurnCancelled
         yield from self._feed(tail.split())
         self.turns[-1].user = "".join(words)[:80]
+        self._texts.append(ScriptedExchange("".join(words), ""))
         yield PromptRead(len(self.turns), self._seen - before[0], 1.0, self.state)
 
     def _answer(self, pieces: list[str]) -> Iterator[Event]:
@@ -157,6 +257,8 @@ class ScriptedConversation:
             time.sleep(self.token_seconds)
         turn = self.turns[-1]
         turn.answer = "".join(said)[:80]
+        self._texts[-1] = ScriptedExchange(self._texts[-1].user, self._texts[-1].answer + "".join(said))
+        self._finish = finish
         yield TurnEnded(
             turn.number, "".join(said), finish, self._seen - turn.start - len(said), len(said), 0.42, 31.4, self.state
         )

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from sinkchat.cache.policy import CacheState
 from sinkchat.chat.detokenize import Detokenizer, StopText
 from sinkchat.chat.events import Event, Finish, TextDelta, TurnEnded
+from sinkchat.chat.options import ChatOptions
 from sinkchat.engine.engine import Step
+from sinkchat.engine.sampling import Greedy, Sampler, Sampling
 
 
 class Answer:
@@ -70,3 +72,16 @@ class Answer:
             self.text += text
             self._record(text)
             yield TextDelta(text, self.tokens, state)
+
+
+def sampler_for(options: ChatOptions) -> Sampler:
+    """The sampler that the options name. Raises `UsageError` where they cannot be drawn from."""
+    if options.temperature == 0:
+        return Greedy(options.repetition_penalty)
+    return Sampling(
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        repetition_penalty=options.repetition_penalty,
+    )

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+import torch
+
 from sinkchat.cache.policy import CacheState
+from sinkchat.chat.answer import sampler_for
 from sinkchat.chat.changes import Change, Changes
 from sinkchat.chat.detokenize import Detokenizer
 from sinkchat.chat.events import Event, TurnCancelled
@@ -22,7 +25,6 @@ from sinkchat.chat.template import ChatTemplate
 from sinkchat.chat.transcript import Said
 from sinkchat.chat.turns import Turn
 from sinkchat.engine.engine import Engine
-from sinkchat.engine.sampling import Greedy, Sampler, Sampling
 from sinkchat.errors import UsageError
 
 SINKS = 4
@@ -109,6 +111,12 @@ class ChatSession:
     def pinned_turns(self) -> tuple[int, ...]:
         """The turns that were pinned, and never leave."""
         return tuple(self._memory.ledger.pinned())
+
+    @property
+    def device_bytes(self) -> int | None:
+        """Memory that tensors take on the device, in bytes; None where the device does not tell."""
+        device = self.engine.device
+        return torch.cuda.memory_allocated(device) if device.type == "cuda" else None
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -282,16 +290,3 @@ class ChatSession:
             then()
 
         return Change(change.tokens, events())
-
-
-def sampler_for(options: ChatOptions) -> Sampler:
-    """The sampler that the options name. Raises `UsageError` where they cannot be drawn from."""
-    if options.temperature == 0:
-        return Greedy(options.repetition_penalty)
-    return Sampling(
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        min_p=options.min_p,
-        repetition_penalty=options.repetition_penalty,
-    )

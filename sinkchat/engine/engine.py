@@ -82,6 +82,11 @@ class Engine:
         self._forward = Forward(model)
 
     @property
+    def device(self) -> torch.device:
+        """Where input goes in."""
+        return self._forward.device
+
+    @property
     def state(self) -> CacheState:
         return self.cache.state
 

@@ -3,8 +3,8 @@
 What stdin and stdout are decides. Whatever cannot be meant is refused before a model is loaded.
 """
 
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -13,16 +13,15 @@ from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.environment import ColorChoice, Environment
 from sinkchat.terminal.exchanges import FORMS, Exchange, Question
 from sinkchat.terminal.intake import Intake
+from sinkchat.terminal.loading import Load
 from sinkchat.terminal.pipes import FITS, answer_all
 from sinkchat.terminal.records import RecordsView
 from sinkchat.terminal.sanitize import visible
 from sinkchat.terminal.screen import Beside, Nowhere, Screen
-from sinkchat.terminal.signals import Interrupts, leaving_on_sigterm
-from sinkchat.terminal.view import Details, Losses, PersonView, Progress, RunView, TextView, introduce
+from sinkchat.terminal.signals import Interrupts, leaving_on_signals
+from sinkchat.terminal.view import Details, Losses, Progress, RunView, Stats, TextView
 
 Verbosity: TypeAlias = Literal["quiet", "normal", "verbose"]
-Load: TypeAlias = Callable[[Callable[[str], None]], Conversation]
-"""Loads the model; calls its argument with a short sentence whenever there is something new to say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +58,16 @@ class Run:
 
     def main(self, load: Load) -> ExitStatus:
         """Loads the model and converses until there is nothing more to say."""
-        with leaving_on_sigterm():
+        with leaving_on_signals():
+            if self._stdin_is_terminal and self._options.prompt is None:
+                return self._at_the_prompt(load)
             try:
                 conversation = load(self._beside.status)
             finally:
                 self._beside.erase_status()
-            if self._stdin_is_terminal and self._options.prompt is None:
-                return self._at_the_prompt(conversation)
             status = self._in_the_pipe(conversation)
             if status is ExitStatus.OK and self._options.interactive:
-                return self._at_the_prompt(conversation)
+                return self._at_the_prompt(lambda progress: conversation)
             return status
 
     def _refuse_contradictions(self) -> None:
@@ -91,7 +90,6 @@ class Run:
                 "--format jsonl is for programs, and this would be a conversation at the keyboard",
                 hint="give a PROMPT, or pipe some text in, without -i",
             )
-
         if options.interactive and not self._stdin_is_terminal:
             self._environment.open_terminal().close()
 
@@ -120,32 +118,44 @@ class Run:
         return status
 
     def _run_view(self) -> RunView:
-        verbose = self._options.verbosity == "verbose"
+        beside = self._details()
         stdout = self._environment.stdout
         if self._options.format == "jsonl":
-            return RecordsView(stdout, Details(self._beside) if verbose else Progress(self._beside))
+            return RecordsView(stdout, beside or Progress(self._beside))
         screen = Screen.on(stdout, self._environment, self._options.color)
-        return TextView(screen, Details(self._beside) if verbose else Losses(self._beside))
+        return TextView(screen, beside or Losses(self._beside))
 
-    def _at_the_prompt(self, conversation: Conversation) -> ExitStatus:
-        from sinkchat.terminal.keyboard import open_keyboard
-        from sinkchat.terminal.repl import Repl
+    def _details(self) -> Progress | None:
+        """What else stderr is told, where that was asked for."""
+        if self._options.verbosity == "verbose":
+            return Details(self._beside)
+        return Stats(self._beside) if self._options.stats else None
 
-        environment = self._environment
-        screen = Screen.on(environment.stdout, environment, self._options.color)
-        beside = self._unless_quiet(screen)
-        repl = Repl(conversation, screen=screen, view=PersonView(screen, beside), clock=environment.clock)
-        introduce(conversation, beside)
-        beside.aside("/help lists the commands, Ctrl-D leaves")
-        with ExitStack() as stack:
-            keyboard = open_keyboard(
-                history=environment.state_folder / "history" if self._options.history else None,
-                note=beside.note,
-                leaves=repl.stopped_lately,
-                color=environment.is_coloured(environment.stdout, self._options.color),
-                terminal=None if self._stdin_is_terminal else stack.enter_context(environment.open_terminal()),
-            )
-            return repl.run(keyboard)
+    def _at_the_prompt(self, load: Load) -> ExitStatus:
+        from sinkchat.terminal.desk import PanelChoice
+        from sinkchat.terminal.interactive import Interactive
+        from sinkchat.terminal.person import Look
+
+        environment, options = self._environment, self._options
+        form = "off" if options.raw or options.verbosity == "quiet" else options.panel
+        look = Look(
+            has_cursor=environment.has_cursor(environment.stdout),
+            is_accessible=options.accessible,
+            is_quiet=options.verbosity == "quiet",
+            has_markdown=options.markdown == "light" and not options.raw,
+            has_stats=options.stats or options.verbosity == "verbose",
+            is_ascii=options.ascii or not environment.is_unicode(environment.stdout),
+        )
+        with nullcontext() if self._stdin_is_terminal else environment.open_terminal() as terminal:
+            return Interactive(
+                environment,
+                Screen.on(environment.stdout, environment, options.color),
+                look=look,
+                choice=PanelChoice("full" if form == "auto" else form),
+                keeps_history=options.history,
+                is_vi=options.vi,
+                terminal=terminal,
+            ).run(load)
 
     def _unless_quiet(self, screen: Screen) -> Screen:
         return Nowhere(clock=self._environment.clock) if self._options.verbosity == "quiet" else screen

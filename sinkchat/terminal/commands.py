@@ -1,69 +1,45 @@
-"""The slash commands: one table, from which the dispatch, `/help` and the completions are made.
+"""The slash commands: one table, from which the dispatch, `/help`, the completions and the README are made.
 
-A command is a function that yields the lines it has to say, one after the other, so that a slow one is
-announced before it begins. It sees the conversation and what has been counted, never keys or colours.
+A command is a function that yields what it has to say and what happens, one after the other, so that a slow one is
+announced before it begins. It works on a desk: the conversation and the few things around it, never keys or colours.
 """
 
 import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from sinkchat.chat.events import TurnEnded
 from sinkchat.errors import UsageError
-from sinkchat.terminal import settings, wording
-from sinkchat.terminal.conversation import Conversation
-from sinkchat.terminal.sanitize import one_line
+from sinkchat.terminal import changing, keeping, looking, settings
+from sinkchat.terminal.desk import FORMS, Desk, Output
 
 _COMMAND_LINE = re.compile(r"/([A-Za-z]+|\?)(?:[ \t]+(.*))?", re.DOTALL)
-_EDGE_CHARACTERS = 600
-_PREVIEW_CHARACTERS = 48
 
+KEYS = (
+    ("Enter", 'sends; Alt-Enter or Ctrl-J begins a new line, """ begins and ends a text of several lines'),
+    ("Ctrl-C", "stops the answer, or clears the line; twice within two seconds it leaves"),
+    ("Tab", "completes commands and paths; Up, Down and Ctrl-R find what was typed before"),
+    ("Ctrl-G", "opens the editor, as Ctrl-X Ctrl-E does; Ctrl-L clears the screen"),
+    ("F2", "changes the panel"),
+    ("Ctrl-Z", "suspends; Ctrl-D on an empty line leaves"),
+)
 
-class Leave(Exception):
-    """The person wants to leave."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """What all answers of this run add up to. Speeds are taken over tokens, not over answers."""
-
-    answers: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    answer_seconds: float = 0.0
-
-    def add(self, turn: TurnEnded) -> None:
-        self.answers += 1
-        self.prompt_tokens += turn.prompt_tokens
-        self.completion_tokens += turn.completion_tokens
-        if turn.tokens_per_s > 0:
-            self.answer_seconds += turn.completion_tokens / turn.tokens_per_s
-
-
-@dataclass(slots=True)
-class Desk:
-    """What commands work on: the conversation, the counts, and which options were set by hand."""
-
-    conversation: Conversation
-    tally: Tally = field(default_factory=Tally)
-    set_here: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def sources(self) -> dict[str, str]:
-        """Where each option's value came from."""
-        return {**self.conversation.sources, **self.set_here}
+Act: TypeAlias = Callable[[Desk, str], Iterator[Output]]
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A slash command. `arguments` is empty for one that takes none; `words` complete its argument."""
+    """A slash command. `arguments` is empty for one that takes none; `words` or paths complete its argument."""
 
     names: tuple[str, ...]
     summary: str
-    run: Callable[[Desk, str], Iterator[str]]
+    run: Act
     arguments: str = ""
     words: tuple[str, ...] = ()
+    takes_path: bool = False
+    waits: bool = True
+    """whether it needs the conversation, which may still be loading"""
 
     @property
     def usage(self) -> str:
@@ -87,8 +63,8 @@ def parse(line: str) -> CommandLine | None:
     return CommandLine(found[1].lower(), (found[2] or "").strip()) if found else None
 
 
-def run(line: CommandLine, desk: Desk) -> Iterator[str]:
-    """The lines that the command has to say. Raises UsageError for an unknown one, Leave to leave."""
+def command_of(line: CommandLine) -> Command:
+    """The command of that name. Raises UsageError where there is none, or it takes no argument."""
     command = _BY_NAME.get(line.name)
     if command is None:
         near = difflib.get_close_matches(line.name, _BY_NAME, n=1)
@@ -96,7 +72,12 @@ def run(line: CommandLine, desk: Desk) -> Iterator[str]:
         raise UsageError(f"unknown command /{line.name}, {instead}")
     if line.argument and not command.arguments:
         raise UsageError(f"/{line.name} takes nothing after it; a blank in front sends the line as text")
-    return command.run(desk, line.argument)
+    return command
+
+
+def run(line: CommandLine, desk: Desk) -> Iterator[Output]:
+    """What the command has to say and to show. Raises UsageError where it cannot, Leave to leave."""
+    return command_of(line).run(desk, line.argument)
 
 
 def completions(before_cursor: str) -> Iterator[tuple[str, int]]:
@@ -115,114 +96,59 @@ def completions(before_cursor: str) -> Iterator[tuple[str, int]]:
             yield word, len(typed)
 
 
-def _help(desk: Desk, argument: str) -> Iterator[str]:
+def _help(desk: Desk, argument: str) -> Iterator[Output]:
     for command in COMMANDS:
         others = " ".join(f"/{name}" for name in command.names[1:])
         yield f"{command.usage:<22}{command.summary}{f'  ({others})' if others else ''}"
     yield ""
-    yield 'Enter sends; Alt-Enter or Ctrl-J begins a new line, """ begins and ends a text of several lines.'
-    yield "Ctrl-C stops the answer, Ctrl-X Ctrl-E opens the editor, Ctrl-L clears the screen, Ctrl-D leaves."
-
-
-def _exit(desk: Desk, argument: str) -> Iterator[str]:
-    raise Leave
-
-
-def _clear(desk: Desk, argument: str) -> Iterator[str]:
-    desk.conversation.clear()
-    kept = "the system prompt stays" if desk.conversation.system is not None else "nothing is remembered"
-    yield f"a new conversation: {kept}"
-
-
-def _memory(desk: Desk, argument: str) -> Iterator[str]:
-    state = desk.conversation.state
-    yield wording.memory(state)
-    yield from wording.what_is_held(desk.conversation.turns)
-    yield f"keys and values: {wording.file_size(state.nbytes)}"
-
-
-def _turns(desk: Desk, argument: str) -> Iterator[str]:
-    turns = desk.conversation.turns
-    if not turns:
-        yield "no turn yet"
-    for turn in turns:
-        if turn.left == turn.tokens:
-            held = "held"
-        else:
-            held = wording.percent_left(turn.left, turn.tokens) if turn.left else "forgotten"
-        yield f"{turn.number:>5}  {held:<10}{turn.tokens:>7,} tokens  {_preview(turn.user)}"
-
-
-def _see(desk: Desk, argument: str) -> Iterator[str]:
-    conversation = desk.conversation
-    state = conversation.state
-    if argument not in ("", "pinned", "edge"):
-        raise UsageError(f"/see {one_line(argument)}: use pinned, edge, or nothing for all")
-    if argument != "edge":
-        yield f"── pinned: {state.pinned:,} tokens that never leave ──"
-        yield conversation.pinned_text()
-    if argument == "edge":
-        yield "── the edge: the oldest words of the window, next to leave ──"
-        yield conversation.window_text()[:_EDGE_CHARACTERS]
-    elif not argument:
-        yield f"── window: {state.window:,} tokens, oldest first ──"
-        yield conversation.window_text()
-
-
-def _set(desk: Desk, argument: str) -> Iterator[str]:
-    name, _, value = argument.partition(" ")
-    options = desk.conversation.options
-    if not name:
-        yield from settings.listed(options, desk.sources)
-        return
-    chosen = settings.setting(name)
-    if value.strip():
-        desk.conversation.options = options = settings.changed(options, name, value.strip())
-        desk.set_here[chosen.field] = "/set"
-    source = desk.sources.get(chosen.field, "built-in")
-    yield f"{chosen.name} {settings.shown(getattr(options, chosen.field))} ({source}): {chosen.meaning}"
-
-
-def _system(desk: Desk, argument: str) -> Iterator[str]:
-    conversation = desk.conversation
-    if not argument:
-        yield conversation.system if conversation.system is not None else "no system prompt was given"
-        return
-    turns = len(conversation.turns)
-    lost = f"; {turns:,} turn{'s' if turns > 1 else ''} will be forgotten" if turns else ""
-    yield f"a new conversation begins under this system prompt{lost}"
-    conversation.set_system(argument)
-
-
-def _stats(desk: Desk, argument: str) -> Iterator[str]:
-    tally, state = desk.tally, desk.conversation.state
-    speed = tally.completion_tokens / tally.answer_seconds if tally.answer_seconds else 0.0
-    yield f"answers {tally.answers:,}: {tally.prompt_tokens:,} tokens read, {tally.completion_tokens:,} written"
-    yield f"speed {speed:.1f} tok/s on average"
-    yield f"memory {wording.memory(state)}, {wording.file_size(state.nbytes)} of keys and values"
-
-
-def _preview(text: str) -> str:
-    line = one_line(text)
-    return line if len(line) <= _PREVIEW_CHARACTERS else f"{line[: _PREVIEW_CHARACTERS - 1]}…"
+    for key, meaning in KEYS:
+        yield f"{key:<22}{meaning}"
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command(("help", "?"), "lists the commands", _help),
-    Command(("exit", "quit", "bye", "q"), "leaves", _exit),
-    Command(("clear", "new", "reset"), "begins a new conversation", _clear),
-    Command(("memory", "context", "tokens"), "shows what is remembered", _memory),
-    Command(("turns",), "lists the turns and how much of each is left", _turns),
+    Command(("help", "?"), "lists the commands and keys", _help, waits=False),
+    Command(("exit", "quit", "bye", "q"), "leaves", looking.leave, waits=False),
+    Command(("clear", "new", "reset"), "begins a new conversation; /undo brings the old one back", changing.clear),
+    Command(("memory", "context", "tokens"), "shows what is remembered", looking.memory),
+    Command(("turns",), "lists the turns and how much of each is left", looking.turns),
     Command(
-        ("see",), "shows the text that memory holds now", _see,
+        ("see",), "shows the text that memory holds now", looking.see,
         arguments="[pinned|edge]", words=("pinned", "edge"),
     ),
+    Command(("recall",), "reads a forgotten turn again, as a quoted note", changing.recall, arguments="N"),
+    Command(("pin",), "keeps a turn, or a text, for ever; alone: lists those", changing.pin, arguments="[N|TEXT]"),
+    Command(("unpin",), "lets a pinned turn leave again", changing.unpin, arguments="N"),
+    Command(("system",), "shows the system prompt, or changes it", changing.system, arguments="[TEXT]"),
     Command(
-        ("set",), "shows or changes how answers are drawn", _set,
+        ("set",), "shows or changes how answers are drawn", looking.change_setting,
         arguments="[NAME VALUE]", words=tuple(one.name for one in settings.SETTINGS),
     ),
-    Command(("system",), "shows the system prompt, or begins anew under another", _system, arguments="[TEXT]"),
-    Command(("stats",), "shows tokens, speed and memory so far", _stats),
+    Command(("retry", "regen"), "draws the latest answer anew", changing.retry),
+    Command(("undo",), "takes the latest exchange back, or turn N and all after it", changing.undo, arguments="[N]"),
+    Command(("edit",), "takes your latest message, or turn N, back to the line", changing.edit, arguments="[N]"),
+    Command(("continue",), "goes on with an answer that was cut", changing.proceed),
+    Command(
+        ("file",), "puts a file on the line, with what it costs", keeping.attach, arguments="PATH", takes_path=True
+    ),
+    Command(("copy",), "copies the latest answer, or its code", keeping.copy, arguments="[code]", words=("code",)),
+    Command(
+        ("save",), "writes the conversation as JSON lines, for /load", keeping.save, arguments="PATH", takes_path=True
+    ),
+    Command(
+        ("load",), "begins anew with a conversation from JSON lines", keeping.load, arguments="PATH", takes_path=True
+    ),
+    Command(
+        ("export",), "writes the conversation as .md, .json or .jsonl", keeping.export,
+        arguments="PATH", takes_path=True,
+    ),
+    Command(("render",), "shows the latest answer as laid-out Markdown", looking.render),
+    Command(("stats",), "shows tokens, speed and memory so far", looking.stats),
+    Command(
+        ("panel",), "changes what is drawn below an answer", looking.panel,
+        arguments="[full|line|off]", words=FORMS, waits=False,
+    ),
 )  # fmt: skip
+
+PATH_COMMANDS = frozenset(name for command in COMMANDS if command.takes_path for name in command.names)
 
 _BY_NAME = {name: command for command in COMMANDS for name in command.names}

@@ -7,10 +7,8 @@ from pathlib import Path
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
-from sinkchat.terminal.commands import completions
+from sinkchat.terminal.commands import PATH_COMMANDS, completions
 from sinkchat.terminal.sanitize import visible
-
-PATH_COMMANDS = frozenset({"file", "save", "load", "export"})
 
 
 class CommandCompleter(Completer):

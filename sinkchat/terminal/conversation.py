@@ -9,7 +9,7 @@ from typing import Protocol
 
 from sinkchat.cache.policy import CacheState
 from sinkchat.chat.events import Event
-from sinkchat.chat.options import ChatOptions, ModelCard
+from sinkchat.chat.options import ChatOptions, ModelCard, Weight
 
 
 class TurnLike(Protocol):
@@ -25,6 +25,26 @@ class TurnLike(Protocol):
     def tokens(self) -> int: ...
     @property
     def left(self) -> int: ...
+    @property
+    def is_pinned(self) -> bool: ...
+
+
+class SaidLike(Protocol):
+    """One exchange word for word."""
+
+    @property
+    def user(self) -> str: ...
+    @property
+    def answer(self) -> str: ...
+
+
+class ChangeLike(Protocol):
+    """Something to be done to memory: `tokens` must be read again, 0 if it costs nothing. `events` does it."""
+
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def events(self) -> Iterator[Event]: ...
 
 
 class Conversation(Protocol):
@@ -45,6 +65,23 @@ class Conversation(Protocol):
     @property
     def turns(self) -> Sequence[TurnLike]: ...
     @property
+    def held(self) -> Sequence[TurnLike]:
+        """The turns of which the window holds something; the first leaves next."""
+        ...
+
+    @property
+    def latest(self) -> int:
+        """The number of the latest turn; 0 before the first."""
+        ...
+
+    @property
+    def pinned_turns(self) -> tuple[int, ...]: ...
+    @property
+    def device_bytes(self) -> int | None:
+        """Device memory in use; None where the device does not tell."""
+        ...
+
+    @property
     def sources(self) -> Mapping[str, str]:
         """Option name to where its value came from."""
         ...
@@ -53,6 +90,10 @@ class Conversation(Protocol):
     def system(self) -> str | None: ...
     @property
     def notices(self) -> tuple[str, ...]: ...
+    @property
+    def can_proceed(self) -> bool:
+        """Whether the latest answer was cut, and can go on."""
+        ...
 
     def send(self, text: str | Iterable[str]) -> Iterator[Event]:
         """One exchange. Ends with `TurnEnded`, or raises `TurnCancelled` when stopped while reading."""
@@ -62,6 +103,22 @@ class Conversation(Protocol):
         """A past exchange enters memory without a reply."""
         ...
 
+    def proceed(self) -> Iterator[Event]:
+        """The latest answer goes on where it was cut."""
+        ...
+
+    def said(self, turn: int) -> SaidLike: ...
+    def weigh(self, text: str) -> Weight:
+        """What sending `text` now would cost."""
+        ...
+
+    def undo(self, turn: int | None = None) -> ChangeLike:
+        """Takes back a turn and all after it; None: the latest one, or what `clear` did."""
+        ...
+
+    def pin(self, turn: int) -> ChangeLike: ...
+    def unpin(self, turn: int) -> ChangeLike: ...
+    def change_system(self, text: str | None) -> ChangeLike: ...
     def stop(self) -> None: ...
     def clear(self) -> None: ...
     def set_system(self, text: str | None) -> None: ...

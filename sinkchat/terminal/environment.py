@@ -21,6 +21,16 @@ from sinkchat.errors import UsageError
 ColorChoice: TypeAlias = Literal["auto", "always", "never"]
 
 
+def size_of_terminal() -> os.terminal_size:
+    """Columns and lines now. `COLUMNS` is not asked: a shell may export it once and never again."""
+    for descriptor in (1, 2, 0):
+        try:
+            return os.get_terminal_size(descriptor)
+        except OSError:
+            continue
+    return os.terminal_size((80, 24))
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """Where a run of the program reads and writes."""
@@ -34,6 +44,7 @@ class Environment:
     config_folder: Path
     """where `config.toml` lies"""
     clock: Callable[[], float] = time.monotonic
+    terminal_size: Callable[[], os.terminal_size] = size_of_terminal
 
     @classmethod
     def of_process(cls) -> "Environment":
@@ -70,6 +81,14 @@ class Environment:
         if self.variables.get("FORCE_COLOR", "0") not in ("", "0"):
             return True
         return self.has_cursor(stream)
+
+    def is_unicode(self, stream: TextIO) -> bool:
+        """Whether `stream` has the signs that boxes and bars are drawn with."""
+        try:
+            "╭─│·▓░".encode(stream.encoding or "utf-8")
+        except (LookupError, UnicodeEncodeError):
+            return False
+        return True
 
     def open_terminal(self) -> TextIO:
         """The terminal behind a pipe on stdin. Raises UsageError where the process has none."""

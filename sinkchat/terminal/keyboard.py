@@ -21,7 +21,8 @@ from prompt_toolkit.output import ColorDepth, Output
 from prompt_toolkit.styles import Style
 
 from sinkchat.errors import UsageError
-from sinkchat.terminal.completion import PATH_COMMANDS, CommandCompleter
+from sinkchat.terminal.commands import PATH_COMMANDS
+from sinkchat.terminal.completion import CommandCompleter
 from sinkchat.terminal.editor import edited
 from sinkchat.terminal.folding import Folds, TextFile, Weigh
 from sinkchat.terminal.keys import FoldLexer, bindings, unquoted

@@ -5,38 +5,44 @@ the keyboard's matter, and what an answer looks like the view's. An error that a
 about is told, and the conversation goes on.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from sinkchat.chat.events import TurnCancelled, TurnEnded
 from sinkchat.errors import ExitStatus, SinkchatError
 from sinkchat.terminal import commands
-from sinkchat.terminal.commands import CommandLine, Desk, Leave
-from sinkchat.terminal.conversation import Conversation
+from sinkchat.terminal.desk import Desk, Draft, Leave, Output, Page
 from sinkchat.terminal.keyboard import LineSource
+from sinkchat.terminal.person import PersonView
 from sinkchat.terminal.pipes import WarnWhenTooLong
 from sinkchat.terminal.sanitize import visible
 from sinkchat.terminal.screen import Screen
 from sinkchat.terminal.signals import AGAIN_SECONDS, Interrupts
-from sinkchat.terminal.view import PersonView
 
 HINT = "Ctrl-D or /exit leaves"
 
 
+class LoadInterrupted(Exception):
+    """Ctrl-C while the model was being loaded: there is nothing to go on with."""
+
+
 class Repl:
-    """One run of the prompt."""
+    """One run of the prompt. `is_loading` says whether the conversation has to be waited for."""
 
     def __init__(
         self,
-        conversation: Conversation,
+        desk: Desk,
         *,
         screen: Screen,
         view: PersonView,
         clock: Callable[[], float],
+        is_loading: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._desk = Desk(conversation)
+        self._desk = desk
         self._screen = screen
         self._view = view
         self._clock = clock
+        self._is_loading = is_loading
+        self._draft = ""
         self._stopped_at = float("-inf")
 
     def stopped_lately(self) -> bool:
@@ -45,60 +51,83 @@ class Repl:
 
     def run(self, lines: LineSource) -> ExitStatus:
         """Reads and answers until the person leaves."""
-        draft = ""
         hinted = False
         while True:
             try:
-                line = lines.read(draft)
+                line = lines.read(self._draft)
             except EOFError:
                 return ExitStatus.OK
             except KeyboardInterrupt:
-                if self.stopped_lately():
+                if self.stopped_lately() or self._is_loading():
                     return ExitStatus.INTERRUPTED
                 if not hinted:
                     self._screen.aside(HINT)
-                hinted, draft = True, ""
+                hinted, self._draft = True, ""
                 continue
+            self._draft, hinted = "", False
             try:
-                draft = self._take(visible(line))
+                self._take(visible(line))
             except Leave:
                 return ExitStatus.OK
+            except LoadInterrupted:
+                return ExitStatus.INTERRUPTED
             except SinkchatError as error:
+                if self._is_loading():
+                    raise
                 self._screen.error(error)
-                draft = ""
-            hinted = False
 
-    def _take(self, line: str) -> str:
-        """Obeys or sends a line; what comes back stands on the next one."""
+    def _take(self, line: str) -> None:
+        """Obeys or sends a line."""
         if not line or line.isspace():
-            return ""
+            return
         command = commands.parse(line)
         if command is None:
-            return self._send(line)
-        self._obey(command)
-        return ""
+            self._await()
+            self._show(self._sent(line), self._desk.conversation.stop)
+        elif commands.command_of(command).waits:
+            self._await()
+            self._show(commands.run(command, self._desk), self._desk.conversation.stop)
+        else:
+            self._show(commands.run(command, self._desk), lambda: None)
 
-    def _obey(self, command: CommandLine) -> None:
-        for line in commands.run(command, self._desk):
-            self._screen.line(line)
-        self._screen.line()
+    def _await(self) -> None:
+        """Waits for the conversation. What went wrong with it, the keyboard raises when it is asked next."""
+        try:
+            self._desk.awaited()
+        except KeyboardInterrupt as error:
+            raise LoadInterrupted from error
 
-    def _send(self, text: str) -> str:
+    def _sent(self, text: str) -> Iterator[Output]:
         conversation = self._desk.conversation
-        with Interrupts(conversation.stop, clock=self._clock) as interrupts:
+        try:
+            yield from WarnWhenTooLong().watch(conversation.send(text), conversation.state)
+        except TurnCancelled:
+            yield Draft(text)
+
+    def _show(self, outputs: Iterable[Output], stop: Callable[[], None]) -> None:
+        with Interrupts(stop, clock=self._clock) as interrupts:
             try:
-                for event in WarnWhenTooLong().watch(conversation.send(text), conversation.state):
-                    self._view.show(event)
-                    if isinstance(event, TurnEnded):
-                        self._desk.tally.add(event)
-            except (SinkchatError, KeyboardInterrupt):
-                self._view.break_off()
-                raise
+                for output in outputs:
+                    self._put(output)
             except TurnCancelled:
-                self._view.break_off()
-                return text
+                """It said what comes back; memory is as it was."""
             finally:
+                self._view.end()
                 if interrupts.pressed:
                     self._stopped_at = self._clock()
-        self._screen.line()
-        return ""
+        if not self._draft:
+            self._screen.line()
+
+    def _put(self, output: Output) -> None:
+        match output:
+            case str():
+                self._view.line(output)
+            case Draft(text):
+                self._draft = text
+            case Page(text):
+                self._screen.dressed(text)
+            case _:
+                self._view.begin(self._desk.conversation)
+                self._view.show(output)
+                if isinstance(output, TurnEnded):
+                    self._desk.tally.add(output)

@@ -13,7 +13,7 @@ from sinkchat.errors import SinkchatError
 from sinkchat.terminal.environment import ColorChoice, Environment, silence
 from sinkchat.terminal.sanitize import one_line, visible
 
-_PLAIN = str.maketrans({"·": "|", "─": "-", "–": "-", "…": "..."})
+_PLAIN = str.maketrans({"·": "|", "─": "-", "–": "-", "…": "...", "•": "*", "▌": "|"})
 _ERASE_LINE = "\r\x1b[2K"
 _FRAME_SECONDS = 0.1
 
@@ -38,6 +38,19 @@ class Screen:
             cursor=environment.has_cursor(stream),
             clock=environment.clock,
         )
+
+    @property
+    def stream(self) -> TextIO:
+        """Where it all goes, for those who draw by themselves between two of its lines."""
+        return self._stream
+
+    @property
+    def has_color(self) -> bool:
+        return self._color
+
+    def dressed(self, text: str) -> None:
+        """Writes text that is visible and styled already."""
+        self._write(self.encodable(text))
 
     def text(self, text: str) -> None:
         """Writes text of a model or a person, at once, made visible."""

@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do.
+"""What Ctrl-C, SIGTERM and SIGHUP do.
 
 Ctrl-C sets a flag that the session reads once a token: an exception in the middle of a forward leaves
 layers of unequal length behind. Only where nothing is being computed, while the program waits for stdin,
@@ -70,15 +70,26 @@ class Interrupts:
         self._stop()
 
 
+_LEAVING = {"SIGTERM": ExitStatus.TERMINATED, "SIGHUP": ExitStatus.HANGUP}
+
+
 @contextmanager
-def leaving_on_sigterm() -> Iterator[None]:
-    """Within this context SIGTERM unwinds the program, so that every `finally` runs, and ends it with 143."""
+def leaving_on_signals() -> Iterator[None]:
+    """Within this context SIGTERM and SIGHUP unwind the program, so that every `finally` runs: 143, 129.
+
+    A signal that the parent told us to ignore (nohup) stays ignored.
+    """
 
     def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(ExitStatus.TERMINATED)
+        raise SystemExit(_LEAVING[signal.Signals(number).name])
 
-    before = signal.signal(signal.SIGTERM, leave)
+    numbers = [getattr(signal, name) for name in _LEAVING if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

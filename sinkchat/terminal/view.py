@@ -1,9 +1,8 @@
 """Views show what happens in a conversation: a class with `show(event)`, and nothing that it shows comes back.
 
-A view holds no conversation and decides nothing about it. Here are the view of a pipe, where stdout
-carries the model's text and all else goes to stderr, and the view of a person at a prompt. A pipe often
-ends on a terminal after all (`| tee`), so its text is made visible as on a screen; the exact characters
-travel in `--format jsonl`.
+A view holds no conversation and decides nothing about it. Here is the view of a pipe, where stdout
+carries the model's text and all else goes to stderr. A pipe often ends on a terminal after all (`| tee`), so its
+text is made visible as on a screen; the exact characters travel in `--format jsonl`. A person's is in `person`.
 """
 
 from typing import Protocol
@@ -72,16 +71,20 @@ class Losses(Progress):
                 self._evictions.clear()
 
 
-class Details(Losses):
-    """Tells stderr everything: what is loaded, and the memory line after each answer."""
-
-    def begin(self, conversation: Conversation) -> None:
-        introduce(conversation, self._screen)
+class Stats(Losses):
+    """Tells stderr also the memory line after each answer."""
 
     def show(self, event: Event) -> None:
         super().show(event)
         if isinstance(event, TurnEnded):
             self._screen.aside(wording.memory_after(event))
+
+
+class Details(Stats):
+    """Tells stderr everything: what is loaded too."""
+
+    def begin(self, conversation: Conversation) -> None:
+        introduce(conversation, self._screen)
 
 
 class TextView:
@@ -126,51 +129,6 @@ class TextView:
         self._newlines = text[len(body) :]
         if body:
             self._stdout.text(body)
-
-
-class PersonView:
-    """A conversation at a prompt: the text, then one line that says what is remembered."""
-
-    def __init__(self, screen: Screen, beside: Screen) -> None:
-        self._screen = screen
-        self._beside = beside
-        self._evictions: list[Evicted] = []
-        self._in_answer = False
-
-    def show(self, event: Event) -> None:
-        match event:
-            case PromptProgress():
-                self._beside.status(wording.reading(event))
-            case PromptRead():
-                self._beside.erase_status()
-            case TextDelta(text):
-                self._in_answer = True
-                self._screen.text(text)
-            case Evicted():
-                self._evictions.append(event)
-            case Notice(text):
-                self._beside.note(text)
-            case TurnEnded():
-                self._end(event)
-
-    def break_off(self) -> None:
-        """The turn ended before its time: it was taken back, or an error came."""
-        self._beside.erase_status()
-        self._screen.text("\n" if self._in_answer else "")
-        self._forget_turn()
-
-    def _end(self, turn: TurnEnded) -> None:
-        self._screen.text("\n" if turn.text.endswith("\n") else "\n\n")
-        self._beside.aside(wording.memory_after(turn))
-        if left := wording.left_memory(self._evictions):
-            self._beside.aside(f"── {left} ──")
-        if cut := wording.cut(turn):
-            self._beside.note(cut)
-        self._forget_turn()
-
-    def _forget_turn(self) -> None:
-        self._in_answer = False
-        self._evictions.clear()
 
 
 def introduce(conversation: Conversation, screen: Screen) -> None:

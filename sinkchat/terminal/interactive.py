@@ -1,0 +1,194 @@
+"""A conversation at the keyboard, put together: the prompt at once, the model behind it, the view between them.
+
+The keyboard is built before the loader starts, since importing torch takes the processor for seconds.
+"""
+
+import time
+from typing import TextIO
+
+from sinkchat.chat.options import Weight
+from sinkchat.errors import ExitStatus
+from sinkchat.terminal import clipboard, panel
+from sinkchat.terminal.conversation import Conversation
+from sinkchat.terminal.desk import Desk, PanelChoice
+from sinkchat.terminal.environment import Environment
+from sinkchat.terminal.gauge import Gauge
+from sinkchat.terminal.keyboard import Keyboard, open_keyboard
+from sinkchat.terminal.loading import Load, Loading
+from sinkchat.terminal.person import Look, PersonView
+from sinkchat.terminal.repl import Repl
+from sinkchat.terminal.screen import Nowhere, Screen
+from sinkchat.terminal.typeahead import TypeAhead, typeahead_on
+from sinkchat.terminal.view import introduce
+
+_WAIT_SECONDS = 0.1
+_NEWS_SECONDS = 2.0
+"""how long the toolbar says which panel was chosen"""
+
+
+class Interactive:
+    """One conversation at the keyboard of `terminal`, or of stdin where that is None."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        screen: Screen,
+        *,
+        look: Look,
+        choice: PanelChoice,
+        keeps_history: bool = True,
+        is_vi: bool = False,
+        terminal: TextIO | None = None,
+    ) -> None:
+        self._environment = environment
+        self._screen = screen
+        self._beside: Screen = Nowhere(clock=environment.clock) if look.is_quiet else screen
+        self._look = look
+        self._choice = choice
+        self._loading: Loading | None = None
+        self._is_introduced = False
+        self._is_waiting = False
+        self._chosen_at = float("-inf")
+        self._gauge = Gauge(clock=environment.clock, device_bytes=self._device_bytes)
+        self._desk = Desk(
+            self._awaited,
+            clipboard=clipboard.for_environment(environment.variables, environment.stdout),
+            panel=choice,
+            columns=lambda: environment.terminal_size().columns,
+            color=screen.has_color,
+        )
+        self._repl = Repl(
+            self._desk,
+            screen=screen,
+            view=PersonView(
+                screen,
+                gauge=self._gauge,
+                choice=choice,
+                look=look,
+                size=environment.terminal_size,
+                clock=environment.clock,
+                typeahead=self._typeahead,
+            ),
+            clock=environment.clock,
+            is_loading=lambda: not self._is_ready,
+        )
+        self._keyboard = self._open_keyboard(keeps_history=keeps_history, is_vi=is_vi, terminal=terminal)
+        self._desk.attach = self._keyboard.attached
+
+    def run(self, load: Load) -> ExitStatus:
+        """Converses until the person leaves. Raises what `load` raises."""
+        self._beside.aside("/help lists the commands, Ctrl-D leaves")
+        self._loading = Loading(load)
+        self._loading.when_done(self._has_loaded)
+        try:
+            return self._repl.run(self._keyboard)
+        finally:
+            if not self._loading.is_done:
+                self._loading.abandon()
+
+    @property
+    def _conversation(self) -> Conversation | None:
+        """The conversation, once it is loaded."""
+        if self._loading is None or not self._loading.is_done:
+            return None
+        try:
+            return self._loading.result()
+        except Exception:
+            return None
+
+    @property
+    def _is_ready(self) -> bool:
+        return self._conversation is not None
+
+    def _awaited(self) -> Conversation:
+        """The conversation, after a wait if need be. Raises KeyboardInterrupt, or what the load raised."""
+        loading = self._loading
+        if loading is None:
+            raise RuntimeError("nothing is being loaded")
+        self._is_waiting = True
+        try:
+            while not loading.is_done:
+                self._screen.status(f"{loading.status or 'loading'} · Ctrl-C stops")
+                time.sleep(_WAIT_SECONDS)
+        finally:
+            self._is_waiting = False
+            self._screen.erase_status()
+        conversation = loading.result()
+        self._introduce(conversation)
+        return conversation
+
+    def _has_loaded(self) -> None:
+        """Runs in the loader's thread."""
+        conversation = self._conversation
+        if conversation is None:
+            error = self._error()
+            if error is not None:
+                self._keyboard.abort(error)
+        elif not self._is_waiting:
+            self._keyboard.announce(lambda: self._introduce(conversation))
+            self._keyboard.refresh()
+
+    def _error(self) -> BaseException | None:
+        try:
+            if self._loading is not None:
+                self._loading.result()
+        except BaseException as error:
+            return error
+        return None
+
+    def _introduce(self, conversation: Conversation) -> None:
+        if not self._is_introduced:
+            self._is_introduced = True
+            introduce(conversation, self._beside)
+
+    def _open_keyboard(self, *, keeps_history: bool, is_vi: bool, terminal: TextIO | None) -> Keyboard:
+        environment = self._environment
+        return open_keyboard(
+            history=environment.state_folder / "history" if keeps_history else None,
+            note=self._beside.note,
+            leaves=self._repl.stopped_lately,
+            color=self._screen.has_color,
+            terminal=terminal,
+            vi=is_vi,
+            toolbar=None if self._look.is_accessible or not self._look.has_cursor else self._toolbar,
+            is_changing=self._is_changing,
+            on_panel_key=self._change_panel,
+            weigh=self._weigh,
+        )
+
+    def _toolbar(self, columns: int) -> str:
+        charset = self._look.charset
+        if self._is_news:
+            return charset.cut(f"panel: {self._choice.form} · F2 changes it", columns - 1)
+        if self._choice.form == "off":
+            return ""
+        conversation = self._conversation
+        if conversation is None:
+            status = self._loading.status if self._loading is not None else ""
+            return charset.cut(
+                charset.spell(f"{status or 'loading'} · what you type is sent when it is ready"), columns - 1
+            )
+        return panel.toolbar(self._gauge.facts(conversation), columns=columns, charset=charset)
+
+    @property
+    def _is_news(self) -> bool:
+        return self._environment.clock() - self._chosen_at < _NEWS_SECONDS
+
+    def _is_changing(self) -> bool:
+        return self._is_news or (self._loading is not None and not self._loading.is_done)
+
+    def _change_panel(self) -> None:
+        self._choice.change()
+        self._chosen_at = self._environment.clock()
+        self._keyboard.refresh()
+
+    def _weigh(self, text: str) -> Weight | None:
+        conversation = self._conversation
+        return None if conversation is None else conversation.weigh(text)
+
+    def _device_bytes(self) -> int | None:
+        conversation = self._conversation
+        return None if conversation is None else conversation.device_bytes
+
+    def _typeahead(self) -> TypeAhead:
+        return typeahead_on(self._keyboard.keys_from, self._environment.stdout, on_f2=self._choice.change)

@@ -1,0 +1,155 @@
+"""The commands that bring text in and out: files, the clipboard, saved conversations."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sinkchat.chat import export as exports
+from sinkchat.chat.options import ModelCard
+from sinkchat.errors import InputError, UsageError
+from sinkchat.terminal import wording
+from sinkchat.terminal.conversation import Conversation, SaidLike
+from sinkchat.terminal.desk import Desk, Draft, Output
+from sinkchat.terminal.exchanges import PastExchange, Question, SystemLine, transcript
+from sinkchat.terminal.folding import read_file
+from sinkchat.terminal.intake import Intake
+from sinkchat.terminal.markdown import code_blocks
+from sinkchat.terminal.sanitize import one_line
+
+
+def attach(desk: Desk, argument: str) -> Iterator[Output]:
+    if not argument:
+        raise UsageError("/file needs a path", hint="/file notes.txt; Tab completes it")
+    file = read_file(argument)
+    if file.bad_bytes:
+        yield f"{file.bad_bytes:,} bytes of {one_line(file.name)} are not UTF-8 and were read as U+FFFD"
+    yield Draft(f"{desk.attach(file)} ")
+
+
+def copy(desk: Desk, argument: str) -> Iterator[Output]:
+    conversation = desk.conversation
+    if argument not in ("", "code"):
+        raise UsageError(f"/copy {one_line(argument)}: use code, or nothing for the whole answer")
+    if not conversation.latest:
+        raise UsageError("nothing was said yet")
+    text = conversation.said(conversation.latest).answer
+    if argument == "code":
+        blocks = code_blocks(text)
+        if not blocks:
+            raise UsageError("the latest answer has no code block", hint="/copy copies all of it")
+        text = "\n\n".join(blocks)
+    yield desk.clipboard.copy(text)
+
+
+def save(desk: Desk, argument: str) -> Iterator[Output]:
+    yield _written(desk.conversation, _new_file(argument, "/save", "chat.jsonl"), exports.as_jsonl)
+
+
+def export(desk: Desk, argument: str) -> Iterator[Output]:
+    path = _new_file(argument, "/export", "chat.md")
+    if (form := exports.FORMS.get(path.suffix.lower())) is None:
+        raise UsageError(
+            f"{one_line(path.name)} does not say in which form; end it in .md, .json or .jsonl",
+            hint="/export chat.md",
+        )
+    yield _written(desk.conversation, path, form)
+
+
+def load(desk: Desk, argument: str) -> Iterator[Output]:
+    """Reads a conversation of any length; of a message that nobody answered, the next line is made."""
+    if not argument:
+        raise UsageError("/load needs a path", hint="/load chat.jsonl; Tab completes it")
+    path = Path(argument).expanduser()
+    conversation = desk.conversation
+    try:
+        stream = path.open("rb")
+    except OSError as error:
+        raise UsageError(f"{one_line(argument)} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    with stream:
+        checked = list(_exchanges_of(Intake(stream, waiting=nullcontext), path.name))
+    conversation.clear()
+    draft = ""
+    for number, exchange in enumerate(checked, start=1):
+        match exchange:
+            case SystemLine(text):
+                conversation.set_system(text)
+            case PastExchange(user, answer):
+                yield from conversation.read(user, answer)
+            case Question(str(text)):
+                draft = text
+                if number < len(checked):
+                    yield f"message {number} has no answer and is left out: {one_line(text[:80])}"
+                    draft = ""
+    yield f"{conversation.latest:,} turns read: {wording.memory(conversation.state)}"
+    if draft:
+        yield Draft(draft)
+
+
+def _exchanges_of(intake: Intake, name: str) -> Iterator[PastExchange | Question | SystemLine]:
+    """The exchanges of a file. Raises InputError, which names the line, before anything is changed."""
+    try:
+        yield from transcript(intake, None)
+    except InputError as error:
+        raise InputError(
+            error.message.replace("stdin", one_line(name)), hint="/load reads what /save writes"
+        ) from error
+
+
+def _new_file(argument: str, command: str, example: str) -> Path:
+    """The path, where there is no file yet: nothing of a person's is written over."""
+    if not argument:
+        raise UsageError(f"{command} needs a path", hint=f"{command} {example}")
+    path = Path(argument).expanduser()
+    if path.exists():
+        raise UsageError(f"{one_line(argument)} is there already, and nothing is written over", hint="another name")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class _Exported:
+    """A conversation as an export sees it."""
+
+    conversation: Conversation
+
+    @property
+    def card(self) -> ModelCard:
+        return self.conversation.card
+
+    @property
+    def system(self) -> str | None:
+        return self.conversation.system
+
+    @property
+    def latest(self) -> int:
+        return self.conversation.latest
+
+    @property
+    def remembered(self) -> frozenset[int]:
+        return frozenset(turn.number for turn in self.conversation.held)
+
+    def said(self, turn: int) -> SaidLike:
+        return self.conversation.said(turn)
+
+
+def _written(conversation: Conversation, path: Path, form: exports.Export) -> str:
+    """Writes the whole file or none of it, for its owner alone."""
+    if not conversation.latest:
+        raise UsageError("nothing was said yet")
+    temporary = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.writelines(form(_Exported(conversation)))
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            with suppress(OSError):
+                os.unlink(temporary)
+        raise UsageError(
+            f"{one_line(str(path))} cannot be written: {(error.strerror or str(error)).lower()}",
+            hint="another folder",
+        ) from error
+    return f"{conversation.latest:,} turns written to {one_line(str(path))}"
