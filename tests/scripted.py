@@ -6,7 +6,7 @@ long one in pieces, `pinned + window + evicted == seen`, and a stop is heard at 
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sinkchat.cache.policy import CacheState, Span
 from sinkchat.chat.events import (
@@ -106,7 +106,7 @@ class ScriptedConversation:
 
     @property
     def held(self) -> list[ScriptedTurn]:
-        return [turn for turn in self.turns if turn.left and not turn.is_pinned]
+        return [replace(turn) for turn in self.turns if turn.left and not turn.is_pinned]
 
     @property
     def pinned_turns(self) -> tuple[int, ...]:

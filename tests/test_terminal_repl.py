@@ -1,27 +1,24 @@
 """The conversation at a prompt: whole transcripts from scripted lines, and real keys on a real terminal."""
 
 import os
-import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pexpect
-import pyte
 import pytest
 from scripted import ScriptedConversation
+from terminals import ALT_ENTER, CTRL_D, CTRL_J, PASTE, PASTED, at_the_prompt
 from worlds import Terminal
 
-from sinkchat.errors import CacheFull, ExitStatus
+from sinkchat.chat.options import ChatOptions
+from sinkchat.errors import CacheFull, ExitStatus, ModelNotFound
+from sinkchat.terminal.conversation import Conversation
+from sinkchat.terminal.desk import Desk, PanelChoice
+from sinkchat.terminal.gauge import Gauge
+from sinkchat.terminal.person import Look, PersonView
 from sinkchat.terminal.repl import Repl
 from sinkchat.terminal.screen import Screen
-from sinkchat.terminal.view import PersonView
-
-TESTS = Path(__file__).parent
-MEMORY = "· 31.4 tok/s · first 0.42 s"
 
 
 class ScriptedLines:
@@ -42,27 +39,111 @@ class ScriptedLines:
         return line
 
 
-def converse(*lines: str | None, conversation: ScriptedConversation | None = None) -> tuple[ExitStatus, str]:
-    stream = Terminal()
-    screen = Screen(stream, clock=lambda: 0.0)
-    repl = Repl(
-        conversation or ScriptedConversation(), screen=screen, view=PersonView(screen, screen), clock=lambda: 0.0
-    )
-    return repl.run(ScriptedLines(*lines)), stream.getvalue()
+class Room:
+    """A prompt, a screen without a cursor and a clock that stands still."""
+
+    def __init__(
+        self,
+        conversation: ScriptedConversation | None = None,
+        *,
+        look: Look | None = None,
+        awaited: Callable[[], Conversation] | None = None,
+        is_loading: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.conversation = conversation or ScriptedConversation()
+        self.stream = Terminal()
+        self.now = 0.0
+        choice = PanelChoice()
+        screen = Screen(self.stream, clock=self._clock)
+        self.repl = Repl(
+            Desk(awaited or (lambda: self.conversation), panel=choice),
+            screen=screen,
+            view=PersonView(
+                screen,
+                gauge=Gauge(clock=self._clock),
+                choice=choice,
+                look=look or Look(has_cursor=False),
+                size=lambda: os.terminal_size((80, 24)),
+                clock=self._clock,
+            ),
+            clock=self._clock,
+            is_loading=is_loading,
+        )
+
+    def hears(self, *lines: str | None) -> tuple[ExitStatus, str]:
+        self.lines = ScriptedLines(*lines)
+        return self.repl.run(self.lines), self.stream.getvalue()
+
+    def _clock(self) -> float:
+        return self.now
 
 
-def test_an_answer_is_followed_by_one_exact_memory_line() -> None:
-    status, shown = converse("hello")
-    assert status == 0
-    assert shown == f"you said: hello\n\npinned 5 + window 4/95 + forgotten 0 = seen 9 {MEMORY}\n\n"
+def converse(
+    *lines: str | None, conversation: ScriptedConversation | None = None, look: Look | None = None
+) -> tuple[ExitStatus, str]:
+    return Room(conversation, look=look).hears(*lines)
+
+
+def test_an_answer_stands_alone_between_blank_lines() -> None:
+    assert converse("hello", "and you") == (0, "you said: hello\n\nyou said: and you\n\n")
+
+
+def test_with_stats_an_exact_memory_line_follows_an_answer() -> None:
+    _, shown = converse("hello", look=Look(has_cursor=False, has_stats=True))
+    memory = "pinned 5 + window 4/95 + forgotten 0 = seen 9 · 31.4 tok/s · first 0.42 s"
+    assert shown == f"you said: hello\n{memory}\n\n"
+
+
+def test_an_answer_that_ends_its_line_gets_no_second_end() -> None:
+    assert converse("go", conversation=ScriptedConversation(lambda _: "a\nb\n"))[1] == "a\nb\n\n"
 
 
 def test_what_leaves_memory_is_said_after_the_answer() -> None:
-    _, shown = converse("a b c", "d e f g h", conversation=ScriptedConversation(lambda _: "ok", capacity=14))
-    assert shown.splitlines()[6:8] == [
-        f"pinned 5 + window 9/9 + forgotten 1 = seen 15 {MEMORY}",
-        "── turn 1 (75 % left) is leaving memory (1 token) ──",
+    conversation = ScriptedConversation(lambda _: "ok", capacity=14)
+    _, shown = converse("a b c", "d e f g h", "i j k l m n", conversation=conversation)
+    assert shown.split("\n") == [
+        *("ok", ""),
+        *("ok", "── turn 1 (75 % left) is leaving memory (1 token) ──", ""),
+        *("ok", "── turn 1 has left memory (7 tokens) · turn 2 (33 % left) · /recall 1 ──", ""),
+        "",
     ]
+    assert conversation.state.evicted == 1 + 7
+
+
+def test_a_quiet_person_is_told_of_no_loss() -> None:
+    conversation = ScriptedConversation(lambda _: "ok", capacity=14)
+    look = Look(has_cursor=False, is_quiet=True)
+    assert converse("a b c", "d e f g h", conversation=conversation, look=look)[1] == "ok\n\nok\n\n"
+    assert conversation.state.evicted == 1
+
+
+def test_a_person_who_listens_hears_sentences() -> None:
+    conversation = ScriptedConversation(lambda _: "ok", capacity=14)
+    look = Look(has_cursor=False, is_accessible=True)
+    _, shown = converse("a b c", "d e f g h", "i j k l m n", conversation=conversation, look=look)
+    assert shown.split("\n") == [
+        *("ok", ""),
+        *("ok", "Memory: turn 1 begins to leave.", ""),
+        *("ok", "Memory: turn 1 is now forgotten.", "Memory: turn 2 begins to leave.", ""),
+        "",
+    ]
+
+
+def test_an_answer_that_was_cut_is_said_to_be_and_can_go_on() -> None:
+    conversation = ScriptedConversation(lambda _: "one two three four")
+    conversation.options = ChatOptions(max_tokens=2)
+    _, shown = converse("go", "/continue", conversation=conversation)
+    assert shown == (
+        "one two \nnote: the answer was cut at 2 tokens; max-tokens sets the limit\n\n"
+        "and so \nnote: the answer was cut at 2 tokens; max-tokens sets the limit\n\n"
+    )
+
+
+def test_a_long_message_is_said_to_be_too_long() -> None:
+    conversation = ScriptedConversation(lambda _: "ok", capacity=20)
+    _, shown = converse("word " * 100, conversation=conversation)
+    first = "note: input is 105 tokens, memory holds 20: the answer sees only the last 15 (14 %)"
+    assert shown.splitlines()[0] == first
 
 
 @pytest.mark.parametrize("text", ["q", "h", "//", "/etc/passwd is a file", "[/INST]", "[bold]x", "\\["])
@@ -70,7 +151,7 @@ def test_a_message_is_said_as_it_was_typed(text: str) -> None:
     conversation = ScriptedConversation()
     _, shown = converse(text, conversation=conversation)
     assert conversation.heard == [text]
-    assert shown.startswith(f"you said: {text}\n\n")
+    assert shown == f"you said: {text}\n\n"
 
 
 def test_an_unknown_command_is_not_sent() -> None:
@@ -81,9 +162,7 @@ def test_an_unknown_command_is_not_sent() -> None:
 
 def test_commands_answer_and_the_conversation_goes_on() -> None:
     _, shown = converse("/memory", "hi")
-    assert shown.startswith(
-        "pinned 0 + window 0/100 + forgotten 0 = seen 0\nkeys and values: 100 KiB\n\nyou said: hi"
-    )
+    assert shown == ("pinned 0 + window 0/100 + forgotten 0 = seen 0\nkeys and values: 100 KiB\n\nyou said: hi\n\n")
 
 
 def test_blank_lines_are_not_sent() -> None:
@@ -105,7 +184,7 @@ def test_an_error_is_told_and_the_conversation_goes_on() -> None:
     conversation.fails = [CacheFull("the cache is full", hint="/clear")]
     status, shown = converse("one", "two", conversation=conversation)
     assert status == 0
-    assert shown.startswith("error: the cache is full\n  try: /clear\nyou said: two\n")
+    assert shown == "error: the cache is full\n  try: /clear\nyou said: two\n\n"
 
 
 def test_what_a_person_typed_is_made_harmless() -> None:
@@ -114,88 +193,65 @@ def test_what_a_person_typed_is_made_harmless() -> None:
     assert conversation.heard == ["a\\x1b[2J\\udcff"]
 
 
-class Program:
-    """The program on a terminal of 24 rows and 80 columns, as a person sees it."""
-
-    def __init__(self, command: str, home: Path, **variables: str) -> None:
-        self.screen = pyte.HistoryScreen(80, 24, history=1_000)
-        self._stream = pyte.ByteStream(self.screen)
-        self.child = pexpect.spawn(
-            "bash",
-            ["-c", command.replace("sinkchat", f"{sys.executable} {TESTS / 'echo_program.py'}")],
-            dimensions=(24, 80),
-            timeout=20,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(TESTS.parent),
-                "XDG_STATE_HOME": str(home),
-                "TERM": "xterm-256color",
-                "PROMPT_TOOLKIT_NO_CPR": "1",  # nobody answers a cursor position request here
-                **variables,
-            },
-        )
-
-    def __enter__(self) -> "Program":
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.child.close(force=True)
-
-    @property
-    def rows(self) -> list[str]:
-        return [row.rstrip() for row in self.screen.display if row.strip()]
-
-    def shows(self, text: str, seconds: float = 20) -> bool:
-        """Waits until `text` stands on the screen."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            with suppress(pexpect.TIMEOUT, pexpect.EOF):
-                self._stream.feed(self.child.read_nonblocking(65_536, timeout=0.05))
-            if text in "\n".join(self.rows):
-                return True
-        return False
-
-    def loses(self, text: str, seconds: float = 20) -> bool:
-        """Waits until `text` stands on the screen no more."""
-        until = time.monotonic() + seconds
-        while self.shows(text, 0.2) and time.monotonic() < until:
-            pass
-        return text not in "\n".join(self.rows)
-
-    def type(self, keys: str) -> None:
-        self.child.send(keys)
-
-    def status(self) -> int:
-        self.child.expect(pexpect.EOF)
-        self._stream.feed(self.child.before or b"")
-        self.child.close()
-        return int(self.child.exitstatus if self.child.exitstatus is not None else -self.child.signalstatus)
+def test_a_draft_stands_on_the_next_line_and_only_there() -> None:
+    room = Room()
+    room.hears("hello", "/edit", "hullo")
+    assert room.lines.drafts == ["", "", "hello", ""]
+    assert room.conversation.heard == ["hello", "hullo"]
+    assert room.conversation.latest == 1
 
 
-CTRL_C, CTRL_D, CTRL_J, ALT_ENTER = "\x03", "\x04", "\n", "\x1b\r"
+def test_ctrl_c_forgets_a_draft() -> None:
+    room = Room()
+    room.hears("hello", "/edit", None, "other")
+    assert room.lines.drafts == ["", "", "hello", "", ""]
 
 
-def at_the_prompt(home: Path, command: str = "sinkchat run", **variables: str) -> Program:
-    program = Program(command, home, **variables)
-    assert program.shows("\n>"), program.rows
-    return program
+def test_ctrl_c_while_the_model_is_loading_leaves() -> None:
+    assert Room(is_loading=lambda: True).hears(None, "hello")[0] == 130
+
+
+def test_ctrl_c_while_a_message_waits_for_the_model_leaves() -> None:
+    def interrupted() -> Conversation:
+        raise KeyboardInterrupt
+
+    assert Room(awaited=interrupted).hears("hello") == (130, "")
+
+
+def test_help_and_the_panel_do_not_wait_for_the_model() -> None:
+    def never() -> Conversation:
+        raise AssertionError("asked for the model")
+
+    status, shown = Room(awaited=never, is_loading=lambda: True).hears("/panel line", "/?", "/exit")
+    assert status == 0
+    assert shown.startswith("panel: line\n\n/help ")
+    with pytest.raises(AssertionError, match="asked for the model"):  # the control
+        Room(awaited=never).hears("/memory")
+
+
+def test_what_was_wrong_with_the_model_ends_the_conversation() -> None:
+    def failed() -> Conversation:
+        raise ModelNotFound("no such model")
+
+    with pytest.raises(ModelNotFound):
+        Room(awaited=failed, is_loading=lambda: True).hears("hello")
 
 
 def test_a_conversation_on_a_terminal(tmp_path: Path) -> None:
     with at_the_prompt(tmp_path) as program:
         program.type("hello\r")
-        assert program.shows("forgotten 0")
-        assert program.shows("first 0.42 s\n>")
+        assert program.shows("kv 9/100")
         assert program.rows == [
-            "Echo-1 · float32 · cpu · cache 100 tokens, 5 pinned",
             "/help lists the commands, Ctrl-D leaves",
+            "Echo-1 · float32 · cpu · cache 100 tokens, 5 pinned",
             "> hello",
             "you said: hello",
-            f"pinned 5 + window 4/95 + forgotten 0 = seen 9 {MEMORY}",
             ">",
+            "kv 9/100 · 31 tok/s",
         ]
         program.type(CTRL_D)
         assert program.status() == 0
+        assert program.rows[-1] == ">"  # the toolbar has gone with the prompt
         history = tmp_path / "sinkchat" / "history"
         assert history.stat().st_mode & 0o777 == 0o600
         assert "+hello" in history.read_text()
@@ -204,7 +260,7 @@ def test_a_conversation_on_a_terminal(tmp_path: Path) -> None:
 def test_no_history_keeps_nothing(tmp_path: Path) -> None:
     with at_the_prompt(tmp_path, "sinkchat run --no-history") as program:
         program.type("secret\r")
-        assert program.shows("forgotten 0")
+        assert program.shows("kv 9/100")
         program.type(CTRL_D)
         assert program.status() == 0
     assert list(tmp_path.iterdir()) == []
@@ -214,6 +270,7 @@ def test_a_message_of_several_lines(tmp_path: Path) -> None:
     with at_the_prompt(tmp_path) as program:
         program.type(f"one{CTRL_J}two{ALT_ENTER}three\r")
         assert program.shows("you said: one\ntwo\nthree")
+        assert program.is_asked()
         program.type('"""four\rfive\r"""\r')
         assert program.shows("you said: four\nfive\n")
 
@@ -224,104 +281,37 @@ def test_tab_completes_and_paste_keeps_its_lines(tmp_path: Path) -> None:
         assert program.shows("> /memory")
         program.type("\r")
         assert program.shows("keys and values: 100 KiB")
-        program.type("\x1b[200~first\r\nsecond\n\x1b[201~")
-        program.type("\r")
+        assert program.is_asked()
+        program.type(f"{PASTE}first\r\nsecond\n{PASTED}\r")
         assert program.shows("you said: first\nsecond")
 
 
 def test_a_megabyte_on_one_line_is_pasted_and_sent_whole(tmp_path: Path) -> None:
     with at_the_prompt(tmp_path, ECHO="got it") as program:
-        program.child.delaybeforesend = None
         text = "word " * 200_000
-        program.child.write_to_stdout = None
         began = time.monotonic()
-        writer = threading.Thread(target=lambda: program.child.send(f"about: \x1b[200~{text}\x1b[201~\r"))
+        writer = threading.Thread(target=program.type, args=[f"about: {PASTE}{text}{PASTED}"])
         writer.start()
-        assert program.shows("> about: [paste 1: 1,000,000 characters]")
-        assert program.shows("got it")
+        assert program.shows("> about: [pasted 1 line, 200,000 tokens]")
         writer.join()
+        program.type("\r")
+        assert program.shows("got it")
         assert time.monotonic() - began < 15
-        assert program.shows("seen 200,0")
-
-
-def test_ctrl_c_while_answering_keeps_the_part(tmp_path: Path) -> None:
-    with at_the_prompt(tmp_path, ECHO="word " * 200, TOKEN_SECONDS="0.05") as program:
-        program.type("go\r")
-        assert program.shows("word word")
-        program.type(CTRL_C)
-        assert program.shows("note: stopped: what was said so far is kept")
-        time.sleep(2.1)
-        program.type(CTRL_C)
-        assert program.shows("Ctrl-D or /exit leaves")
-        program.type("/turns\r")
-        assert program.shows("go")
-        program.type(CTRL_D)
-        assert program.status() == 0
-
-
-def test_ctrl_c_twice_while_answering_leaves(tmp_path: Path) -> None:
-    with at_the_prompt(tmp_path, ECHO="word " * 200, TOKEN_SECONDS="0.05") as program:
-        program.type("go\r")
-        assert program.shows("word word")
-        program.type(CTRL_C)
-        assert program.shows("is kept\n>")
-        program.type(CTRL_C)
-        assert program.status() == 130
-
-
-def test_ctrl_c_twice_in_the_middle_of_a_token_leaves_at_once(tmp_path: Path) -> None:
-    with at_the_prompt(tmp_path, ECHO="word word word", TOKEN_SECONDS="20") as program:
-        program.type("go\r")
-        assert program.shows("word")
-        program.type(CTRL_C)
-        time.sleep(0.2)
-        program.type(CTRL_C)
-        assert program.status() == 130
-
-
-def test_ctrl_c_while_reading_puts_the_text_back_on_the_line(tmp_path: Path) -> None:
-    with at_the_prompt(tmp_path, TOKEN_SECONDS="0.3") as program:
-        message = "tell me " + "x " * 200
-        program.type(f"{message}\r")
-        assert program.shows("reading 64 tokens")
-        program.type(CTRL_C)
-        assert program.loses("reading")
-        assert program.shows("x x\n> tell me x x")
-        time.sleep(2.1)
-        program.type(CTRL_C)
+        assert program.is_asked()
         program.type("/memory\r")
-        assert program.shows("pinned 0 + window 0/100 + forgotten 0 = seen 0")
+        assert program.shows("= seen 200,008")  # opening 5, about:, 200,000 words, got, it
 
 
-def test_ctrl_c_while_typing_clears_the_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("draft", ["", "some words"])
+def test_ctrl_d_leaves_on_an_empty_line_only(draft: str, tmp_path: Path) -> None:
     with at_the_prompt(tmp_path) as program:
-        program.type("not this")
-        assert program.shows("not this")
-        program.type(CTRL_C)
-        program.type("but this\r")
-        assert program.shows("you said: but this")
-        assert not program.shows("not this", 0.3)
-
-
-def test_ctrl_d_leaves_on_an_empty_line_only(tmp_path: Path) -> None:
-    with at_the_prompt(tmp_path) as program:
-        program.type(f"abc{CTRL_D}\r")
-        assert program.shows("you said: abc")
-        program.type(CTRL_D)
+        program.type(f"{draft}{CTRL_D}")
+        if draft:
+            program.type("\r")
+            assert program.shows(f"you said: {draft}")
+            assert program.is_asked()
+            program.type(CTRL_D)
         assert program.status() == 0
-
-
-def test_sigterm_at_the_prompt_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
-    with at_the_prompt(
-        tmp_path, f"stty -a > {tmp_path}/before; sinkchat run; echo $?; stty -a > {tmp_path}/after"
-    ) as program:
-        program.type("hel")
-        assert program.shows("> hel")
-        children = Path(f"/proc/{program.child.pid}/task/{program.child.pid}/children").read_text().split()
-        os.kill(int(children[0]), signal.SIGTERM)
-        assert program.shows("143")
-        assert program.status() == 0
-    assert (tmp_path / "before").read_text() == (tmp_path / "after").read_text()
 
 
 def test_a_pipe_then_the_keyboard(tmp_path: Path) -> None:
@@ -329,6 +319,7 @@ def test_a_pipe_then_the_keyboard(tmp_path: Path) -> None:
         assert program.shows("you said: some text\n")
         program.type("and now\r")
         assert program.shows("you said: and now")
+        assert program.is_asked()
         program.type(CTRL_D)
         assert program.status() == 0
 
@@ -345,12 +336,3 @@ def test_escape_sequences_of_a_model_do_nothing_on_the_screen(tmp_path: Path) ->
         program.type("go\r")
         assert program.shows("\\x1b[2J\\x1b[31mred\\x0d\\x08")
         assert "> go" in program.rows
-
-
-def test_a_dumb_terminal_gets_plain_lines(tmp_path: Path) -> None:
-    with at_the_prompt(tmp_path, TERM="dumb") as program:
-        program.type("hello\r")
-        assert program.shows("you said: hello")
-        assert program.shows("seen 9")
-        program.type(CTRL_D)
-        assert program.status() == 0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from sinkchat.chat.events import TurnCancelled, TurnEnded
 from sinkchat.errors import ExitStatus, SinkchatError
 from sinkchat.terminal import commands
+from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.desk import Desk, Draft, Leave, Output, Page
 from sinkchat.terminal.keyboard import LineSource
 from sinkchat.terminal.person import PersonView
@@ -83,12 +84,12 @@ class Repl:
         command = commands.parse(line)
         if command is None:
             self._await()
-            self._show(self._sent(line), self._desk.conversation.stop)
+            self._show(self._sent(line), self._desk.conversation)
         elif commands.command_of(command).waits:
             self._await()
-            self._show(commands.run(command, self._desk), self._desk.conversation.stop)
+            self._show(commands.run(command, self._desk), self._desk.conversation)
         else:
-            self._show(commands.run(command, self._desk), lambda: None)
+            self._show(commands.run(command, self._desk), None)
 
     def _await(self) -> None:
         """Waits for the conversation. What went wrong with it, the keyboard raises when it is asked next."""
@@ -104,9 +105,13 @@ class Repl:
         except TurnCancelled:
             yield Draft(text)
 
-    def _show(self, outputs: Iterable[Output], stop: Callable[[], None]) -> None:
+    def _show(self, outputs: Iterable[Output], conversation: Conversation | None) -> None:
+        """Shows all of them. The view begins before the first, which may be long in coming and take turns with it."""
+        stop = conversation.stop if conversation is not None else lambda: None
         with Interrupts(stop, clock=self._clock) as interrupts:
             try:
+                if conversation is not None:
+                    self._view.begin(conversation)
                 for output in outputs:
                     self._put(output)
             except TurnCancelled:
@@ -127,7 +132,6 @@ class Repl:
             case Page(text):
                 self._screen.dressed(text)
             case _:
-                self._view.begin(self._desk.conversation)
                 self._view.show(output)
                 if isinstance(output, TurnEnded):
                     self._desk.tally.add(output)
