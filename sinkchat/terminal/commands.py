@@ -17,12 +17,14 @@ from sinkchat.terminal.desk import FORMS, Desk, Output
 _COMMAND_LINE = re.compile(r"/([A-Za-z]+|\?)(?:[ \t]+(.*))?", re.DOTALL)
 
 KEYS = (
-    ("Enter", 'sends; Alt-Enter or Ctrl-J begins a new line, """ begins and ends a text of several lines'),
-    ("Ctrl-C", "stops the answer, or clears the line; twice within two seconds it leaves"),
-    ("Tab", "completes commands and paths; Up, Down and Ctrl-R find what was typed before"),
-    ("Ctrl-G", "opens the editor, as Ctrl-X Ctrl-E does; Ctrl-L clears the screen"),
+    ("Enter", "sends; Alt-Enter or Ctrl-J begins a new line"),
+    ('"""', "begins and ends a text of several lines"),
+    ("Ctrl-C", "stops the answer or clears the line; twice, it leaves"),
+    ("Ctrl-D", "leaves, on an empty line; Ctrl-Z suspends"),
+    ("Tab", "completes commands and paths"),
+    ("Up, Down, Ctrl-R", "find what was typed before"),
+    ("Ctrl-G, Ctrl-X Ctrl-E", "open the editor; Ctrl-L clears the screen"),
     ("F2", "changes the panel"),
-    ("Ctrl-Z", "suspends; Ctrl-D on an empty line leaves"),
 )
 
 Act: TypeAlias = Callable[[Desk, str], Iterator[Output]]
@@ -99,16 +101,16 @@ def completions(before_cursor: str) -> Iterator[tuple[str, int]]:
 def _help(desk: Desk, argument: str) -> Iterator[Output]:
     for command in COMMANDS:
         others = " ".join(f"/{name}" for name in command.names[1:])
-        yield f"{command.usage:<22}{command.summary}{f'  ({others})' if others else ''}"
+        yield f"{command.usage:<24}{command.summary}{f'  ({others})' if others else ''}"
     yield ""
     for key, meaning in KEYS:
-        yield f"{key:<22}{meaning}"
+        yield f"{key:<24}{meaning}"
 
 
 COMMANDS: tuple[Command, ...] = (
     Command(("help", "?"), "lists the commands and keys", _help, waits=False),
     Command(("exit", "quit", "bye", "q"), "leaves", looking.leave, waits=False),
-    Command(("clear", "new", "reset"), "begins a new conversation; /undo brings the old one back", changing.clear),
+    Command(("clear", "new", "reset"), "begins a new conversation", changing.clear),
     Command(("memory", "context", "tokens"), "shows what is remembered", looking.memory),
     Command(("turns",), "lists the turns and how much of each is left", looking.turns),
     Command(
@@ -124,18 +126,18 @@ COMMANDS: tuple[Command, ...] = (
         arguments="[NAME VALUE]", words=tuple(one.name for one in settings.SETTINGS),
     ),
     Command(("retry", "regen"), "draws the latest answer anew", changing.retry),
-    Command(("undo",), "takes the latest exchange back, or turn N and all after it", changing.undo, arguments="[N]"),
-    Command(("edit",), "takes your latest message, or turn N, back to the line", changing.edit, arguments="[N]"),
+    Command(("undo",), "takes the latest turn back, or N and all after it", changing.undo, arguments="[N]"),
+    Command(("edit",), "takes your message back to the line, to change it", changing.edit, arguments="[N]"),
     Command(("continue",), "goes on with an answer that was cut", changing.proceed),
     Command(
         ("file",), "puts a file on the line, with what it costs", keeping.attach, arguments="PATH", takes_path=True
     ),
     Command(("copy",), "copies the latest answer, or its code", keeping.copy, arguments="[code]", words=("code",)),
     Command(
-        ("save",), "writes the conversation as JSON lines, for /load", keeping.save, arguments="PATH", takes_path=True
+        ("save",), "writes the conversation to a file, for /load", keeping.save, arguments="PATH", takes_path=True
     ),
     Command(
-        ("load",), "begins anew with a conversation from JSON lines", keeping.load, arguments="PATH", takes_path=True
+        ("load",), "begins anew with a conversation that was saved", keeping.load, arguments="PATH", takes_path=True
     ),
     Command(
         ("export",), "writes the conversation as .md, .json or .jsonl", keeping.export,
