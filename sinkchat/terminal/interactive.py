@@ -70,7 +70,7 @@ class Interactive:
                 typeahead=self._typeahead,
             ),
             clock=environment.clock,
-            is_loading=lambda: not self._is_ready,
+            is_loading=lambda: self._conversation is None,
         )
         self._keyboard = self._open_keyboard(keeps_history=keeps_history, is_vi=is_vi, terminal=terminal)
         self._desk.attach = self._keyboard.attached
@@ -78,27 +78,18 @@ class Interactive:
     def run(self, load: Load) -> ExitStatus:
         """Converses until the person leaves. Raises what `load` raises."""
         self._beside.aside("/help lists the commands, Ctrl-D leaves")
-        self._loading = Loading(load)
-        self._loading.when_done(self._has_loaded)
+        self._loading = loading = Loading(load)
+        loading.when_done(lambda: self._has_loaded(loading))
         try:
             return self._repl.run(self._keyboard)
         finally:
-            if not self._loading.is_done:
-                self._loading.abandon()
+            if not loading.is_done:
+                loading.abandon()
 
     @property
     def _conversation(self) -> Conversation | None:
         """The conversation, once it is loaded."""
-        if self._loading is None or not self._loading.is_done:
-            return None
-        try:
-            return self._loading.result()
-        except Exception:
-            return None
-
-    @property
-    def _is_ready(self) -> bool:
-        return self._conversation is not None
+        return None if self._loading is None else self._loading.conversation
 
     def _awaited(self) -> Conversation:
         """The conversation, after a wait if need be. Raises KeyboardInterrupt, or what the load raised."""
@@ -117,24 +108,13 @@ class Interactive:
         self._introduce(conversation)
         return conversation
 
-    def _has_loaded(self) -> None:
+    def _has_loaded(self, loading: Loading) -> None:
         """Runs in the loader's thread."""
-        conversation = self._conversation
-        if conversation is None:
-            error = self._error()
-            if error is not None:
-                self._keyboard.abort(error)
-        elif not self._is_waiting:
+        if loading.error is not None:
+            self._keyboard.abort(loading.error)
+        elif (conversation := loading.conversation) is not None and not self._is_waiting:
             self._keyboard.announce(lambda: self._introduce(conversation))
             self._keyboard.refresh()
-
-    def _error(self) -> BaseException | None:
-        try:
-            if self._loading is not None:
-                self._loading.result()
-        except BaseException as error:
-            return error
-        return None
 
     def _introduce(self, conversation: Conversation) -> None:
         if not self._is_introduced:

@@ -66,6 +66,16 @@ class Loading:
         """Whether `result` returns, or raises, without waiting for the model."""
         return self._outcome is not None
 
+    @property
+    def conversation(self) -> Conversation | None:
+        """The conversation, if it is loaded by now."""
+        return None if isinstance(self._outcome, BaseException) else self._outcome
+
+    @property
+    def error(self) -> BaseException | None:
+        """What went wrong, if it did by now."""
+        return self._outcome if isinstance(self._outcome, BaseException) else None
+
     def result(self, waiting: Callable[[], AbstractContextManager[object]] = nullcontext) -> Conversation:
         """The conversation, once it is loaded and the callbacks have run; raises what the loader raised.
 
