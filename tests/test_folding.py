@@ -119,7 +119,7 @@ def test_what_cannot_be_a_message_is_refused(tmp_path: Path) -> None:
     assert refused(f"{there}pipe") == (f"{there}pipe is a device or a pipe, not a file", "")
     assert refused(f"{there}empty") == (f"{there}empty is empty", "")
     assert refused(f"{there}huge") == (
-        f"{there}huge is 3 GiB, and a message holds 64 MiB",
+        f"{there}huge is 3.00 GiB, and a message holds 64.0 MiB",
         f"sinkchat run < {there}huge reads it in constant memory",
     )
     message, hint = refused(f"{there}photo.png")

@@ -9,7 +9,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from tiny import CHATML, SPECIAL_TOKENS, VOCABULARY_SIZE, tiny_model, tiny_tokenizer
+from gguf_files import write_gguf
+from tiny import CHATML, tiny_model, tiny_tokenizer
 from transformers import AutoConfig
 
 from sinkchat.errors import ModelError
@@ -19,81 +20,11 @@ from sinkchat.models.loading import LoadedModel, LoadOptions, load_model
 
 CPU = LoadOptions(device="cpu", dtype="float32")
 
-_NAMES = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-
-
-def _write_gguf(path: Path, *, without: str = "") -> Path:
-    """The tiny Llama with its tokenizer, as llama.cpp's converter would write it."""
-    model, tokenizer = tiny_model(), tiny_tokenizer()
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(2)
-    writer.add_context_length(4096)
-    writer.add_embedding_length(64)
-    writer.add_feed_forward_length(96)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_layer_norm_rms_eps(model.config.rms_norm_eps)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_rope_dimension_count(16)
-    writer.add_vocab_size(VOCABULARY_SIZE)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    tokens = [tokenizer.convert_ids_to_tokens(number) for number in range(VOCABULARY_SIZE)]
-    # Readers want merges, two at least; their tokens take the places of two bytes that no test uses.
-    tokens[-2:] = ["xy", "xz"]
-    writer.add_token_list(tokens)
-    special = gguf.TokenType.CONTROL
-    writer.add_token_types([special if token in SPECIAL_TOKENS else gguf.TokenType.NORMAL for token in tokens])
-    writer.add_token_merges(["x y", "x z"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_pad_token_id(0)
-    writer.add_chat_template(CHATML)
-    for name, weight in model.state_dict().items():
-        if name == without:
-            continue
-        writer.add_tensor(_gguf_name(name), _interleaved(name, weight).numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-def _gguf_name(name: str) -> str:
-    outside = {
-        "model.embed_tokens.weight": "token_embd.weight",
-        "model.norm.weight": "output_norm.weight",
-        "lm_head.weight": "output.weight",
-    }
-    if name in outside:
-        return outside[name]
-    _, _, layer, part = name.removesuffix(".weight").split(".", 3)
-    return f"blk.{layer}.{_NAMES[part]}.weight"
-
-
-def _interleaved(name: str, weight: torch.Tensor) -> torch.Tensor:
-    """GGUF holds the two halves of a rotated head as pairs."""
-    heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
-    if heads is None:
-        return weight
-    return weight.view(heads, 2, 8, 64).transpose(1, 2).reshape(weight.shape)
-
 
 @pytest.fixture
 def tiny_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SINKCHAT_CACHE_DIR", str(tmp_path / "cache"))
-    return _write_gguf(tmp_path / "tiny.F32.gguf")
+    return write_gguf(tmp_path / "tiny.F32.gguf")
 
 
 def test_a_gguf_file_is_the_model_it_was_made_from(tiny_gguf: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +88,7 @@ def test_a_gguf_file_cut_short_is_refused_and_leaves_nothing(tiny_gguf: Path, ke
 
 def test_a_gguf_file_that_lacks_a_tensor_is_refused(tiny_gguf: Path) -> None:
     lacking = "model.layers.1.mlp.up_proj.weight"
-    _write_gguf(tiny_gguf, without=lacking)
+    write_gguf(tiny_gguf, without=lacking)
     with pytest.raises(ModelError) as caught:
         load_model(str(tiny_gguf), CPU)
     assert caught.value.message == (

@@ -71,10 +71,3 @@ def test_reading() -> None:
     progress = PromptProgress(12_400, 48_210, 12_400 / 812, FULL)
     assert wording.reading(progress) == "reading 12,400 of 48,210 tokens · 812 tok/s · Ctrl-C stops"
     assert wording.reading(PromptProgress(5, None, 0.0, FULL)) == "reading 5 tokens · Ctrl-C stops"
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "text"), [(2**30, "1 GiB"), (int(22.5 * 2**20), "22.5 MiB"), (2048, "2 KiB"), (12, "12 bytes")]
-)
-def test_sizes(nbytes: int, text: str) -> None:
-    assert wording.file_size(nbytes) == text

@@ -121,8 +121,9 @@ def read_file(typed: str) -> TextFile:
         if not stat.S_ISREG(about.st_mode):
             raise UsageError(f"{name} is a device or a pipe, not a file")
         if about.st_size > _FILE_BYTES:
+            size, most = wording.memory_size(about.st_size), wording.memory_size(_FILE_BYTES)
             raise UsageError(
-                f"{name} is {wording.file_size(about.st_size)}, and a message holds {wording.file_size(_FILE_BYTES)}",
+                f"{name} is {size}, and a message holds {most}",
                 hint=f"sinkchat run < {name} reads it in constant memory",
             )
         with path.open("rb") as stream:

@@ -12,7 +12,7 @@ from sinkchat.errors import ExitStatus
 from sinkchat.terminal.environment import Environment
 from sinkchat.terminal.sanitize import one_line, visible
 from sinkchat.terminal.screen import Beside
-from sinkchat.terminal.wording import file_size
+from sinkchat.terminal.wording import memory_size
 
 if TYPE_CHECKING:
     from sinkchat.models.description import Cost, Description
@@ -77,7 +77,7 @@ def _model_row(model: "KeptModel") -> tuple[str, ...]:
         _home_as_tilde(model.name),
         model.family,
         "?" if model.parameters is None else _count(model.parameters),
-        file_size(model.nbytes),
+        memory_size(model.nbytes),
         model.quantization,
         "yes" if model.has_template else "no",
         time.strftime("%Y-%m-%d", time.localtime(model.last_used)),
@@ -101,7 +101,7 @@ def _describe(model: "Description", template: str, notices: Iterable[str], stdou
     _write_table(_facts(model, template), stdout)
     for notice in notices:
         stdout.write(f"note: {one_line(notice)}\n")
-    free = "" if model.free is None else f", {file_size(model.free)} free"
+    free = "" if model.free is None else f", {memory_size(model.free)} free"
     stdout.write(f"\nweights on {model.device}{free}\n")
     _write_table([_cost_row("--quant", cost) for cost in model.weights], stdout, right=(1,))
     beside = model.weights[0].choice
@@ -135,7 +135,7 @@ def _each(numbers: Sequence[int]) -> str:
 
 
 def _cost_row(option: str, cost: "Cost") -> tuple[str, ...]:
-    size = "?" if cost.nbytes is None else file_size(cost.nbytes)
+    size = "?" if cost.nbytes is None else memory_size(cost.nbytes)
     return f"{option} {cost.choice}", size, _FITS[cost.fits]
 
 

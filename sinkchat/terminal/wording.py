@@ -118,16 +118,8 @@ def what_is_held(turns: Sequence[TurnLike]) -> list[str]:
     return lines + ([f"held: {turn_numbers(held)}"] if held else [])
 
 
-def file_size(nbytes: int) -> str:
-    """`1.00 GiB`, `22.5 MiB`."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= size:
-            return f"{nbytes / size:.3g} {unit}"
-    return f"{nbytes} bytes"
-
-
 def memory_size(nbytes: int) -> str:
-    """`1.00 GiB`, `22.5 MiB`, `512 MiB`: always three digits, so that what follows a growing number stays put."""
+    """`1.00 GiB`, `22.5 MiB`, `512 MiB`: three digits, so that what follows a growing number seldom moves."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= size:
             amount = nbytes / size
