@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from gguf_files import write_gguf
 from stub_hub import Repository, StubHub, files_of, stub_hub
-from test_models_conversion import _write_gguf
 from tiny import tiny_model, tiny_tokenizer
 from worlds import sinkchat
 
@@ -126,7 +126,7 @@ def test_pull_fetches_once_and_list_then_names_it(machine: Machine, hub: StubHub
         "tiny/llama  llama   {parameters:>10}  {size:>7}  none   yes       2020-01-02\n"
     )
     nbytes = sum(path.stat().st_size for path in snapshot.iterdir())
-    expected = listed.format(parameters=f"{PARAMETERS / 1000:.3g} K", size=f"{nbytes / 1024:.3g} KiB")
+    expected = listed.format(parameters=f"{PARAMETERS / 1000:.3g} K", size=f"{nbytes / 1024:.0f} KiB")
     assert machine.run("list") == Said(0, expected, "", False)
     assert machine.run("list").stdout == expected, "looking is not using"
     assert json.loads(machine.run("list", "--json").stdout) == [
@@ -179,6 +179,10 @@ def test_what_cannot_be_had_is_told_as_run_tells_it(shared: Machine) -> None:
     assert shared.run("show", "tiny/othr").stderr == (
         "error: the Hub has no model tiny/othr, or it is private; did you mean tiny/other?\n"
         "  try: sinkchat show tiny/other\n"
+    )
+    assert shared.run("show", "smollm2").stderr == (
+        "error: the Hub has no model HuggingFaceTB/SmolLM2-135M-Instruct, or it is private\n"
+        "  try: sinkchat pull smollm2, which knows another way\n"
     )
     missing = shared.run("pull", "tiny/other", "--revision", "v9")
     assert missing.stderr.startswith("error: tiny/other has no revision v9\n")
@@ -236,11 +240,11 @@ def test_show_in_words(folder: Path) -> None:
     ]
     assert caches.splitlines() == [
         "cache in bfloat16, beside whole weights",
-        "--cache-size 256    64 KiB  fits",
-        "--cache-size 512   128 KiB  fits",
-        "--cache-size 1024  256 KiB  fits",
-        "--cache-size 2048  512 KiB  fits",
-        "--cache-size 4096    1 MiB  fits",
+        "--cache-size 256   64.0 KiB  fits",
+        "--cache-size 512    128 KiB  fits",
+        "--cache-size 1024   256 KiB  fits",
+        "--cache-size 2048   512 KiB  fits",
+        "--cache-size 4096  1.00 MiB  fits",
     ]
 
 
@@ -256,14 +260,14 @@ def test_a_base_model_and_a_template_of_a_person_are_told(folder: Path, tmp_path
 
 def test_a_gguf_file_is_shown_without_being_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SINKCHAT_CACHE_DIR", str(tmp_path / "cache"))
-    found = shown(str(_write_gguf(tmp_path / "tiny.F32.gguf")))
+    found = shown(str(write_gguf(tmp_path / "tiny.F32.gguf")))
     assert (found["family"], found["layers"], found["kv_heads"], found["trained"]) == ("llama", 2, [2], 4096)
     assert found["template"] == "found, and it streams"
     assert not (tmp_path / "cache").exists()
 
 
 def test_the_header_of_a_gguf_file_counts_its_numbers(tmp_path: Path) -> None:
-    path = _write_gguf(tmp_path / "tiny.gguf")
+    path = write_gguf(tmp_path / "tiny.gguf")
     header = read_gguf_header(path)
     assert (header.family, header.parameters, header.has_template) == ("llama", PARAMETERS, True)
     for cut in (0, 3, 20, 500, 5000):

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from sinkchat.errors import ModelError
 from sinkchat.models.cachedir import cache_folder, is_whole, published
 from sinkchat.models.checkpoint import first_line, refuse_missing
-from sinkchat.models.placement import dtype_name
+from sinkchat.models.placement import DTYPES, dtype_name
 from sinkchat.models.progress import Progress, quiet_libraries, silent
 
 _FORM = 1
@@ -44,6 +44,12 @@ def converted(gguf: Path, dtype: torch.dtype, *, identity: str = "", progress: P
         model.save_pretrained(fresh)
         tokenizer.save_pretrained(fresh)
     return folder
+
+
+def kept_conversion(gguf: Path, *, identity: str = "") -> Path | None:
+    """A folder that `gguf` became earlier, in whatever dtype; `identity` as in `converted`."""
+    folders = (_folder_for(gguf, dtype, identity or _identity_of(gguf)) for dtype in DTYPES.values())
+    return next((folder for folder in folders if is_whole(folder)), None)
 
 
 def _folder_for(gguf: Path, dtype: torch.dtype, identity: str) -> Path:

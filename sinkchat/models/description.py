@@ -7,7 +7,7 @@ there: so the bytes of its cache are those of its own code, not of a formula abo
 import io
 from collections.abc import Iterator
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,16 +16,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from sinkchat.cache.probe import LayerLayout, layer_shapes
 from sinkchat.errors import CannotStream
-from sinkchat.models.cachedir import is_whole
 from sinkchat.models.checkpoint import Weight, read_config, read_weights, shipped_quantization
+from sinkchat.models.conversion import kept_conversion
 from sinkchat.models.families import limits_of
 from sinkchat.models.gguf_header import read_gguf_header
-from sinkchat.models.loading import LoadOptions, _load_tokenizer
+from sinkchat.models.loading import LoadOptions, load_tokenizer
 from sinkchat.models.placement import choose_device, choose_dtype, dtype_name, free_memory
-from sinkchat.models.preview import preview
 from sinkchat.models.progress import Progress, quiet_libraries, silent
 from sinkchat.models.quantization import METHODS, Quantization, Shipped
-from sinkchat.models.sources import Fetching, Located
+from sinkchat.models.sources import Fetching, Located, find_source
 
 SMALLEST_CACHE = 256
 LARGEST_CACHE = 32_768
@@ -75,7 +74,8 @@ def describe(
     """The model that `name` means, and its tokenizer. Raises what `load_model` raises before weights."""
     device = choose_device(options.device)
     choose_dtype(options.dtype, device, stored=None)
-    located = preview(name, Fetching(options.revision, options.offline), progress=progress)
+    fetching = Fetching(options.revision, options.offline, weights=False)
+    located = find_source(name).locate(fetching, progress=progress)
     progress(f"reading {located.name}")
     folder, config, tokenizer = _read(located, options)
     dtype = choose_dtype(options.dtype, device, stored=config.dtype)
@@ -110,13 +110,10 @@ def describe(
 
 def _read(located: Located, options: LoadOptions) -> tuple[Path | None, PreTrainedConfig, PreTrainedTokenizerBase]:
     """The folder of the weights where they lie in one, the configuration and the tokenizer."""
-    folder = located.path if located.path.is_dir() else _conversion_of(located)
+    folder = located.path if located.path.is_dir() else kept_conversion(located.path, identity=located.identity)
     if folder is not None:
         config = read_config(folder, name=located.name, trust_remote_code=options.trust_remote_code)
-        wanted = LoadOptions(
-            trust_remote_code=options.trust_remote_code, chat_template=options.chat_template, needs_template=False
-        )
-        return folder, config, _load_tokenizer(folder, located.name, wanted)
+        return folder, config, load_tokenizer(folder, located.name, replace(options, needs_template=False))
     read_gguf_header(located.path)  # refuses a file that is none, before the slow readers
     with quiet_libraries(), redirect_stderr(io.StringIO()):
         config = AutoConfig.from_pretrained(located.path.parent, gguf_file=located.path.name)
@@ -128,15 +125,6 @@ def _stored(located: Located, config: PreTrainedConfig) -> str:
     if located.path.is_file():
         return read_gguf_header(located.path).quantization
     return shipped_quantization(config) or "none"
-
-
-def _conversion_of(located: Located) -> Path | None:
-    """A folder that this GGUF file became earlier, in whatever dtype: it is read in a moment."""
-    from sinkchat.models.conversion import _folder_for, _identity_of
-
-    identity = located.identity or _identity_of(located.path)
-    folders = (_folder_for(located.path, dtype, identity) for dtype in (torch.float32, torch.bfloat16, torch.float16))
-    return next((folder for folder in folders if is_whole(folder)), None)
 
 
 def _without_numbers(config: PreTrainedConfig, dtype: torch.dtype, options: LoadOptions) -> nn.Module:

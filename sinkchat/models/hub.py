@@ -64,14 +64,14 @@ def has_tokenizer(names: Iterable[str]) -> bool:
     return any(_TOKENIZER.fullmatch(name) for name in names)
 
 
-def on_disk(repo_id: str, *, revision: str | None = None) -> Path | None:
-    """The folder of `repo_id` in the Hub's cache, if all that a chat needs lies there."""
+def on_disk(repo_id: str, *, revision: str | None = None, weights: bool = True) -> Path | None:
+    """The folder of `repo_id` in the Hub's cache, if all that a chat needs lies there, or all but the weights."""
     found = try_to_load_from_cache(repo_id, "config.json", revision=revision)
     if not isinstance(found, str):
         return None
     folder = Path(found).parent
     names = [path.name for path in folder.iterdir() if path.exists()]
-    return folder if weight_files(names) and has_tokenizer(names) else None
+    return folder if has_tokenizer(names) and (weight_files(names) or not weights) else None
 
 
 def is_offline(asked: bool) -> bool:
@@ -79,12 +79,20 @@ def is_offline(asked: bool) -> bool:
     return asked or is_offline_mode()
 
 
-def fetch(repo_id: str, *, revision: str | None = None, offline: bool = False, progress: Progress = silent) -> Path:
+def fetch(
+    repo_id: str,
+    *,
+    revision: str | None = None,
+    offline: bool = False,
+    weights: bool = True,
+    progress: Progress = silent,
+) -> Path:
     """The folder of `repo_id`: from the Hub's cache, else downloaded into it.
 
-    Raises HubUnreachable, ModelNotFound, ModelGated, ModelError and, when the disk is full, ResourceError.
+    Without `weights` only configuration, tokenizer and template are; a later download goes on from them. Raises
+    HubUnreachable, ModelNotFound, ModelGated, ModelError and, when the disk is full, ResourceError.
     """
-    folder = on_disk(repo_id, revision=revision)
+    folder = on_disk(repo_id, revision=revision, weights=weights)
     if folder is not None:
         return folder
     if is_offline(offline):
@@ -93,10 +101,10 @@ def fetch(repo_id: str, *, revision: str | None = None, offline: bool = False, p
             hint=f"sinkchat pull {repo_id}, once, without --offline and HF_HUB_OFFLINE",
         )
     with quiet_libraries(), _hub_errors(repo_id, revision):
-        return _download(repo_id, revision, progress)
+        return _download(repo_id, revision, weights, progress)
 
 
-def _download(repo_id: str, revision: str | None, progress: Progress) -> Path:
+def _download(repo_id: str, revision: str | None, with_weights: bool, progress: Progress) -> Path:
     progress(f"asking the Hub for {repo_id}")
     info = HfApi().model_info(repo_id, revision=revision, timeout=ANSWER_SECONDS, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
@@ -104,9 +112,10 @@ def _download(repo_id: str, revision: str | None, progress: Progress) -> Path:
     weights = weight_files(sizes)
     if "config.json" not in sizes or not weights:
         raise _nothing_to_load(repo_id, sizes)
+    wanted = (*small, *weights) if with_weights else small
     missing = sum(
         sizes[name]
-        for name in (*small, *weights)
+        for name in wanted
         if not isinstance(try_to_load_from_cache(repo_id, name, revision=info.sha), str)
     )
     if missing > free_bytes(Path(constants.HF_HUB_CACHE)):
@@ -114,8 +123,11 @@ def _download(repo_id: str, revision: str | None, progress: Progress) -> Path:
     counter = byte_counter(repo_id.split("/")[-1], sum(sizes[name] for name in weights), progress)
     try:
         # Weights come last: where they are whole, an earlier download was not broken off before its end.
-        snapshot_download(repo_id, revision=revision, allow_patterns=small, tqdm_class=byte_counter("", 0, silent))
-        return Path(snapshot_download(repo_id, revision=revision, allow_patterns=list(weights), tqdm_class=counter))
+        bars = byte_counter("", 0, silent)
+        folder = snapshot_download(repo_id, revision=revision, allow_patterns=small, tqdm_class=bars)
+        if with_weights:
+            folder = snapshot_download(repo_id, revision=revision, allow_patterns=list(weights), tqdm_class=counter)
+        return Path(folder)
     except HfHubHTTPError:
         raise
     except HTTPError as error:

@@ -41,7 +41,7 @@ from sinkchat.models.progress import Progress, quiet_libraries, silent
 from sinkchat.models.quantization import Quantization, choose_quantization, require_known
 from sinkchat.models.sources import DEFAULT_MODEL, Fetching, Located, find_source
 
-__all__ = ["DEFAULT_MODEL", "LoadOptions", "LoadedModel", "Progress", "load_model", "silent"]
+__all__ = ["DEFAULT_MODEL", "LoadOptions", "LoadedModel", "Progress", "load_model", "load_tokenizer", "silent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def load_model(
     weights = read_weights(folder, name=located.name)
 
     # 3. How it is spoken to.
-    tokenizer = _load_tokenizer(folder, located.name, options)
+    tokenizer = load_tokenizer(folder, located.name, options)
 
     # 4. In which numbers, and whether they fit.
     dtype = choose_dtype(options.dtype, device, stored=config.dtype)
@@ -136,7 +136,12 @@ def _compute_dtype(method: Quantization, chosen: torch.dtype, *, asked: str) -> 
     return dtype
 
 
-def _load_tokenizer(folder: Path, name: str, options: LoadOptions) -> PreTrainedTokenizerBase:
+def load_tokenizer(folder: Path, name: str, options: LoadOptions) -> PreTrainedTokenizerBase:
+    """The tokenizer in `folder`, with the chat template that `options` ask for: a person's, or the model's own.
+
+    `name` is the model's, for errors. Raises ModelError, NoChatTemplate where one is needed, and UsageError where
+    the person's file is no template.
+    """
     if not has_tokenizer(os.listdir(folder)):
         raise ModelError(
             f"{name} has no tokenizer: no tokenizer.json or the like lies beside its weights",

