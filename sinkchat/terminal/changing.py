@@ -133,9 +133,8 @@ def _latest_message(conversation: Conversation) -> str:
 
 def _number(argument: str, command: str) -> int:
     if not argument.isdecimal() or not argument.isascii():
-        raise UsageError(
-            f"{command} {one_line(argument)}: use the number of a turn; /turns lists them".replace("  ", " ")
-        )
+        typed = f"{command} {one_line(argument)}".rstrip()
+        raise UsageError(f"{typed}: use the number of a turn; /turns lists them")
     return int(argument)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sinkchat.chat import export as exports
+from sinkchat.chat.events import TurnCancelled
 from sinkchat.chat.options import ModelCard
 from sinkchat.errors import InputError, UsageError
 from sinkchat.terminal import wording
@@ -25,7 +26,9 @@ def attach(desk: Desk, argument: str) -> Iterator[Output]:
         raise UsageError("/file needs a path", hint="/file notes.txt; Tab completes it")
     file = read_file(argument)
     if file.bad_bytes:
-        yield f"{file.bad_bytes:,} bytes of {one_line(file.name)} are not UTF-8 and were read as U+FFFD"
+        those, are, were = ("byte", "is", "was") if file.bad_bytes == 1 else ("bytes", "are", "were")
+        name = one_line(file.name)
+        yield f"{file.bad_bytes:,} {those} of {name} {are} not UTF-8 and {were} read as U+FFFD"
     yield Draft(f"{desk.attach(file)} ")
 
 
@@ -62,7 +65,7 @@ def load(desk: Desk, argument: str) -> Iterator[Output]:
     """Reads a conversation of any length; of a message that nobody answered, the next line is made."""
     if not argument:
         raise UsageError("/load needs a path", hint="/load chat.jsonl; Tab completes it")
-    path = Path(argument).expanduser()
+    path = _path(argument)
     conversation = desk.conversation
     try:
         stream = path.open("rb")
@@ -71,19 +74,23 @@ def load(desk: Desk, argument: str) -> Iterator[Output]:
     with stream:
         checked = list(_exchanges_of(Intake(stream, waiting=nullcontext), path.name))
     conversation.clear()
-    draft = ""
+    draft = stopped = ""
     for number, exchange in enumerate(checked, start=1):
         match exchange:
             case SystemLine(text):
                 conversation.set_system(text)
             case PastExchange(user, answer):
-                yield from conversation.read(user, answer)
+                try:
+                    yield from conversation.read(user, answer)
+                except TurnCancelled:
+                    draft, stopped = "", "stopped; "
+                    break
             case Question(str(text)):
                 draft = text
                 if number < len(checked):
                     yield f"message {number} has no answer and is left out: {one_line(text[:80])}"
                     draft = ""
-    yield f"{conversation.latest:,} turns read: {wording.memory(conversation.state)}"
+    yield f"{stopped}{_turns(conversation)} read: {wording.memory(conversation.state)}"
     if draft:
         yield Draft(draft)
 
@@ -93,19 +100,27 @@ def _exchanges_of(intake: Intake, name: str) -> Iterator[PastExchange | Question
     try:
         yield from transcript(intake, None)
     except InputError as error:
-        raise InputError(
-            error.message.replace("stdin", one_line(name)), hint="/load reads what /save writes"
-        ) from error
+        message = error.message.replace("stdin", one_line(name), 1).removesuffix(" and there is no PROMPT")
+        raise InputError(message, hint="/load reads what /save writes") from error
 
 
 def _new_file(argument: str, command: str, example: str) -> Path:
     """The path, where there is no file yet: nothing of a person's is written over."""
     if not argument:
         raise UsageError(f"{command} needs a path", hint=f"{command} {example}")
-    path = Path(argument).expanduser()
-    if path.exists():
+    path = _path(argument)
+    if os.path.lexists(path):
         raise UsageError(f"{one_line(argument)} is there already, and nothing is written over", hint="another name")
     return path
+
+
+def _path(argument: str) -> Path:
+    """The path as a shell would understand it: `~` of nobody stays what it is."""
+    return Path(os.path.expanduser(argument))
+
+
+def _turns(conversation: Conversation) -> str:
+    return f"{conversation.latest:,} turn{'' if conversation.latest == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,4 +167,4 @@ def _written(conversation: Conversation, path: Path, form: exports.Export) -> st
             f"{one_line(str(path))} cannot be written: {(error.strerror or str(error)).lower()}",
             hint="another folder",
         ) from error
-    return f"{conversation.latest:,} turns written to {one_line(str(path))}"
+    return f"{_turns(conversation)} written to {one_line(str(path))}"
