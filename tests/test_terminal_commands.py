@@ -29,24 +29,26 @@ HELP = '''\
 /system [TEXT]          shows the system prompt, or changes it
 /set [NAME VALUE]       shows or changes how answers are drawn
 /retry                  draws the latest answer anew  (/regen)
-/undo [N]               takes the latest exchange back, or turn N and all after it
-/edit [N]               takes your latest message, or turn N, back to the line
+/undo [N]               takes the latest turn back, or N and all after it
+/edit [N]               takes your message back to the line, to change it
 /continue               goes on with an answer that was cut
 /file PATH              puts a file on the line, with what it costs
 /copy [code]            copies the latest answer, or its code
-/save PATH              writes the conversation as JSON lines, for /load
-/load PATH              begins anew with a conversation from JSON lines
+/save PATH              writes the conversation to a file, for /load
+/load PATH              begins anew with a conversation that was saved
 /export PATH            writes the conversation as .md, .json or .jsonl
 /render                 shows the latest answer as laid-out Markdown
 /stats                  shows tokens, speed and memory so far
 /panel [full|line|off]  changes what is drawn below an answer
 
-Enter                   sends; Alt-Enter or Ctrl-J begins a new line, """ begins and ends a text of several lines
-Ctrl-C                  stops the answer, or clears the line; twice within two seconds it leaves
-Tab                     completes commands and paths; Up, Down and Ctrl-R find what was typed before
-Ctrl-G                  opens the editor, as Ctrl-X Ctrl-E does; Ctrl-L clears the screen
-F2                      changes the panel
-Ctrl-Z                  suspends; Ctrl-D on an empty line leaves'''
+Enter                   sends; Alt-Enter or Ctrl-J begins a new line
+"""                     begins and ends a text of several lines
+Ctrl-C                  stops the answer or clears the line; twice, it leaves
+Ctrl-D                  leaves, on an empty line; Ctrl-Z suspends
+Tab                     completes commands and paths
+Up, Down, Ctrl-R        find what was typed before
+Ctrl-G, Ctrl-X Ctrl-E   open the editor; Ctrl-L clears the screen
+F2                      changes the panel'''
 
 
 @dataclass
@@ -222,7 +224,9 @@ def test_leaving(line: str) -> None:
 
 @pytest.mark.parametrize("line", ["/help", "/?"])
 def test_help_is_the_table_and_the_keys(line: str) -> None:
-    assert "\n".join(told(desk_after(), line)) == HELP
+    lines = told(desk_after(), line)
+    assert "\n".join(lines) == HELP
+    assert max(map(len, lines)) < 80
 
 
 def test_every_name_of_a_command_is_its_own() -> None:

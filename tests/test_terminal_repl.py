@@ -215,7 +215,7 @@ def test_ctrl_c_while_a_message_waits_for_the_model_leaves() -> None:
     def interrupted() -> Conversation:
         raise KeyboardInterrupt
 
-    assert Room(awaited=interrupted).hears("hello") == (130, "")
+    assert Room(awaited=interrupted, is_loading=lambda: True).hears("hello") == (130, "")
 
 
 def test_help_and_the_panel_do_not_wait_for_the_model() -> None:
