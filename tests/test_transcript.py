@@ -1,6 +1,6 @@
 """The words of a conversation outlast its memory, in files without a name."""
 
-import errno
+import resource
 
 import pytest
 
@@ -48,13 +48,12 @@ def test_a_long_conversation_leaves_the_process():
 
 
 def test_a_full_disk_is_told_with_what_to_do():
-    class FullDisk:
-        def seek(self, place):
-            pass
-
-        def write(self, data):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(SinkchatError, match=r"what is said cannot be kept in .*: no space left on device") as error:
-        Transcript._write(FullDisk(), 0, b"x")
+    transcript = filled(1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
+    try:
+        with pytest.raises(SinkchatError, match=r"what is said cannot be kept in .*: file too large") as error:
+            transcript.add_answer("x" * 2**21)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "TMPDIR" in error.value.hint
