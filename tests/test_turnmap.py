@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from remembered import facts_of, memories
 
 from sinkchat.terminal.gauge import PanelFacts
-from sinkchat.terminal.turnmap import cells_of, turn_map
+from sinkchat.terminal.turnmap import cells_of, sign, turn_map
+
+
+def drawn_in(width: int, facts: PanelFacts) -> str:
+    """The map in one string: `SS│444455555··`."""
+    drawn = turn_map(facts, width)
+    edge = "S" * drawn.pinned + "│" if drawn.pinned else ""
+    return edge + "".join(sign(owner, free="·") for owner in drawn.window)
 
 
 def owners(facts: PanelFacts) -> list[int | None]:
@@ -32,7 +39,7 @@ def test_each_cell_shows_who_owns_most_of_its_tokens(facts, width):
 
 @given(memories(), st.integers(3, 200))
 def test_the_map_takes_exactly_its_width(facts, width):
-    assert len(turn_map(facts, width).plain()) == width
+    assert len(drawn_in(width, facts)) == width
 
 
 @given(memories(), st.integers(3, 200))
@@ -55,26 +62,25 @@ def test_a_map_drawn_from_the_newest_end_would_be_noticed():
 
 def test_one_token_in_a_place_where_another_has_more_does_not_show():
     facts = facts_of(9, 1, 10, capacity=20)
-    assert turn_map(facts, 4).plain() == "1133"
+    assert drawn_in(4, facts) == "1133"
 
 
 def test_a_chat_in_full_swing():
     facts = facts_of(2, 8, 10, capacity=24, pinned=4, evicted=90, first=9)
-    assert turn_map(facts, 25).plain() == "SSSS│990000000011111111" + "11"
+    assert drawn_in(25, facts) == "SSSS│990000000011111111" + "11"
 
 
 def test_what_is_free_stands_at_the_right_and_the_rest_of_the_opening_at_the_left():
     facts = facts_of(4, 2, capacity=14, pinned=4, unowned=2)
-    assert turn_map(facts, 15).plain() == "SSSS│00111122··"
-    assert turn_map(facts, 15).plain(divider="|", free=".") == "SSSS|00111122.."
+    assert drawn_in(15, facts) == "SSSS│00111122··"
 
 
 def test_without_pinned_tokens_there_is_no_divider():
-    assert turn_map(facts_of(5, capacity=10), 10).plain() == "11111·····"
+    assert drawn_in(10, facts_of(5, capacity=10)) == "11111·····"
 
 
 def test_a_memory_smaller_than_the_map_gives_every_token_several_cells():
-    assert turn_map(facts_of(1, 1, capacity=4, pinned=1), 13).plain() == "SSS│111222···"
+    assert drawn_in(13, facts_of(1, 1, capacity=4, pinned=1)) == "SSS│111222···"
 
 
 def test_what_has_left_takes_its_share_of_the_window_and_at_least_one_cell():

@@ -9,7 +9,6 @@ from typing import Literal, TypeAlias
 
 from sinkchat.cache.policy import CacheState, Span
 
-Role: TypeAlias = Literal["system", "user", "assistant"]
 Finish: TypeAlias = Literal["stop", "length", "interrupt"]
 
 

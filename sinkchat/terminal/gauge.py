@@ -149,7 +149,7 @@ class Gauge:
         now = self._clock()
         match event:
             case PromptProgress():
-                self._reading(event, now)
+                self._reading(event)
             case PromptRead(tokens=tokens, seconds=seconds):
                 self._sent_at = now - seconds
                 self._prefill_rate = _over(tokens, seconds)
@@ -182,7 +182,7 @@ class Gauge:
             loss=self._loss(),
         )
 
-    def _reading(self, progress: PromptProgress, now: float) -> None:
+    def _reading(self, progress: PromptProgress) -> None:
         if self._seen_before is None:  # what was read counts from 0 again after the opening
             self._seen_before = progress.state.seen - progress.read
         rate = _over(progress.state.seen - self._seen_before, progress.seconds)

@@ -22,11 +22,6 @@ class TurnMap:
     window: tuple[int | None, ...]
     """for each cell of the window the number of a turn, `UNOWNED`, or None where it is free"""
 
-    def plain(self, *, divider: str = "│", free: str = "·") -> str:
-        """The map in one string: `SS│444455555··`."""
-        edge = "S" * self.pinned + divider if self.pinned else ""
-        return edge + "".join(sign(owner, free=free) for owner in self.window)
-
 
 def sign(owner: int | None, *, free: str) -> str:
     """One cell: the last digit of a turn's number."""
