@@ -1,9 +1,10 @@
 """Writes a long answer above a footer, for the tests that look at it through a real terminal.
 
-Arguments: how many paragraphs, a name of `FAULTS` or `none`, then columns and lines to resize to, in turn, every
-fiftieth frame; `now` among them does not wait for the terminal to have followed, and lets time pass. Inside tmux
-only, on a screen that is full: with blank rows below, tmux may lose the cursor when rows wrap. Ends with the line
-`END`. With `typing` as its only argument: six slow paragraphs with the keyboard held, then a prompt for one line.
+Arguments: how many paragraphs, of which `WORDS`, a name of `FAULTS` or `none`, then columns and lines to resize to,
+in turn, every fiftieth frame; `now` among them does not wait for the terminal to have followed, and lets time pass.
+Inside tmux only, on a screen that is full: with blank rows below, tmux may lose the cursor when rows wrap. Ends with
+the line `END`. With `typing` as its only argument: six slow paragraphs with the keyboard held, then a prompt for one
+line.
 """
 
 import os
@@ -20,11 +21,17 @@ from sinkchat.terminal.frames import Frames
 FRAMES_BETWEEN_RESIZES = 50
 
 
-def paragraphs(number: int) -> list[str]:
-    """Lines of 0 to 40 words, each with its number in front; wide letters, marks and emoji among the words."""
+WORDS = {
+    "plain": ["sink", "window", "of", "a", "attention", "日本語", "é", "naïve", "🙂", "x" * 29],
+    "all": ["sink", "of", "日本語", "слова", "❤️", "🇩🇪", "👍🏽", "1️⃣", "กำลังทดสอบ", "हिन्दी", "की", "שלום", "한국어"],
+}
+"""`all`: with those about whose width terminals disagree"""
+
+
+def paragraphs(number: int, words: str = "plain") -> list[str]:
+    """Lines of 0 to 40 words, each with its number in front."""
     rng = random.Random(7)
-    words = ["sink", "window", "of", "a", "attention", "日本語", "é", "naïve", "🙂", "x" * 29]
-    return [" ".join([f"<{n}>", *(rng.choice(words) for _ in range(rng.randrange(40)))]) for n in range(number)]
+    return [" ".join([f"<{n}>", *rng.choices(WORDS[words], k=rng.randrange(40))]) for n in range(number)]
 
 
 def pieces(text: str) -> Iterator[str]:
@@ -81,7 +88,7 @@ def resize(columns: int, lines: int, *, waits: bool) -> None:
         time.sleep(0.005)
 
 
-def main(number_of_paragraphs: str, fault: str, *sizes: str) -> None:
+def main(number: str, words: str, fault: str, *sizes: str) -> None:
     waits = "now" not in sizes
     numbers = [int(size) for size in sizes if size != "now"]
     turns = cycle(list(zip(numbers[::2], numbers[1::2], strict=True)))
@@ -90,9 +97,9 @@ def main(number_of_paragraphs: str, fault: str, *sizes: str) -> None:
     clock = (lambda: float(next(steps))) if waits else time.monotonic  # each piece is a frame, or ten a second
     print("\n" * 60, flush=True)
     with Frames(stream, Footer(), size=os.get_terminal_size, clock=clock) as frames:
-        for number, piece in enumerate(pieces("\n".join(paragraphs(int(number_of_paragraphs))) + "\n"), start=1):
+        for frame, piece in enumerate(pieces("\n".join(paragraphs(int(number), words)) + "\n"), start=1):
             frames.write(piece)
-            if numbers and number % FRAMES_BETWEEN_RESIZES == 0:
+            if numbers and frame % FRAMES_BETWEEN_RESIZES == 0:
                 resize(*next(turns), waits=waits)
             if not waits:
                 time.sleep(0.01)

@@ -161,6 +161,24 @@ def test_a_mark_that_comes_late_still_finds_its_letter() -> None:
     assert "ก\u0e34" in shown
 
 
+@pytest.mark.parametrize("cluster", ["👩\u200d💻", "❤\ufe0f", "🇩🇪", "ก\u0e34", "क\u093f"])
+@pytest.mark.parametrize("column", range(12))
+def test_what_belongs_together_is_written_together(cluster: str, column: int) -> None:
+    terminal = Terminal(12)
+    with frames_on(terminal) as frames:
+        for character in f"{'x' * column}{cluster} and more\n":
+            frames.write(character)
+        assert any(cluster in write for write in terminal.writes)
+
+
+def test_an_endless_row_of_unsure_letters_is_not_held_back_for_ever() -> None:
+    terminal = Terminal(12)
+    with frames_on(terminal) as frames:
+        for _ in range(300):
+            frames.write("❤\ufe0f")
+        assert "".join(terminal.writes).count("❤") > 90
+
+
 def test_ten_frames_a_second_and_one_write_each() -> None:
     terminal, steps = Terminal(), iter(range(1000))
     with frames_on(terminal, clock=lambda: next(steps) / 64) as frames:

@@ -73,12 +73,16 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
 
 @pytest.mark.parametrize("columns", [58, 80, 100, 140])
 def test_each_paragraph_is_there_once_and_nothing_else(tmux: Tmux, columns: int) -> None:
-    assert shown(tmux, "200", "none", columns=columns) == paragraphs(200)
+    assert shown(tmux, "200", "plain", "none", columns=columns) == paragraphs(200)
+
+
+def test_letters_of_unsure_width_are_not_lost_at_the_margin(tmux: Tmux) -> None:
+    assert shown(tmux, "40", "all", "none", columns=61) == paragraphs(40, "all")
 
 
 def test_resizing_loses_nothing_and_leaves_nothing_behind(tmux: Tmux) -> None:
     sizes = [58, 12, 140, 30, 100, 6, 61, 24, 33, 20, 80, 24]
-    assert shown(tmux, "20", "none", *map(str, sizes)) == paragraphs(20)
+    assert shown(tmux, "20", "plain", "none", *map(str, sizes)) == paragraphs(20)
 
 
 @pytest.mark.slow
@@ -89,19 +93,20 @@ def test_resizing_loses_nothing_and_leaves_nothing_behind(tmux: Tmux) -> None:
         "80 10 80 24 80 5 80 40",
         " ".join(f"{columns} 24" for columns in [*range(137, 60, -4), *range(61, 140, 4)]),
         "58 12 140 30 100 6 61 24 33 20 80 24",
+        "now 58 12 140 30 100 6 61 24 33 20 80 24",
     ],
 )
 def test_a_hundred_resizes_lose_nothing_and_leave_nothing_behind(tmux: Tmux, sizes: str) -> None:
-    assert shown(tmux, "200", "none", *sizes.split()) == paragraphs(200)
+    assert shown(tmux, "200", "plain", "none", *sizes.split()) == paragraphs(200)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_writer_with_a_fault_is_caught(tmux: Tmux, fault: str) -> None:
-    assert shown(tmux, "30", fault) != paragraphs(30)
+    assert shown(tmux, "30", "plain", fault) != paragraphs(30)
 
 
 def test_a_footer_that_is_not_erased_is_seen(tmux: Tmux) -> None:
-    assert set(FOOTER_GLYPHS) & set("".join(shown(tmux, "30", "unerased")))
+    assert set(FOOTER_GLYPHS) & set("".join(shown(tmux, "30", "plain", "unerased")))
 
 
 class Shell:

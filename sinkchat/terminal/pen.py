@@ -11,11 +11,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
+from unicodedata import category
 
 from wcwidth import wcwidth
 
 _TAB = 8
-_MOST_POSSIBLE = 8
+_MOST_HELD = 200
+"""characters kept back while too much is possible; then the likeliest column is trusted"""
 _PIECE = re.compile(r"\x1b\[[0-9;:]*m|.", re.DOTALL)
 _JOINER, _EMOJI_STYLE = "\u200d", "\ufe0f"
 _ATTACHES = re.compile("[\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff]")  # halves of flags, skin tones
@@ -31,7 +33,7 @@ class Stroke:
     length: int
     """how many of its characters may be written now; the cursor may rest behind them"""
     leaves_row: bool
-    """whether they may end the row, by a line feed or by wrapping"""
+    """whether they may end the row, by a line feed or by wrapping, or leave cells of it out, by a tab"""
     rows: int
     """how many rows they surely end"""
 
@@ -70,10 +72,12 @@ class Pen:
         for place in self._walk(text, columns):
             if not place.attaches:
                 resting = candidate
-            if columns not in place.possible:
-                candidate = place
+            candidate = place if columns not in place.possible else resting
         if not _GROWS.match(candidate.character):
             resting = candidate
+        if len(text) - resting.end > _MOST_HELD and len(self._possible) > 1:
+            self._possible = self._possible[:1]
+            return self.follow(text, columns)
         self._move(text, resting)
         return Stroke(resting.end, resting.leaves_row, resting.rows)
 
@@ -91,7 +95,7 @@ class Pen:
         self._possible, self._character = (0,), ""
         for place in self._walk(line, columns):
             self._possible, self._character = place.possible, place.character
-        self._possible = _few([*self._possible, *kept])
+        self._possible = _each_once([*self._possible, *kept])
 
     def _move(self, text: str, place: _Place) -> None:
         written = text[: place.end]
@@ -116,11 +120,11 @@ class Pen:
                 after: list[int] = []
                 for column in possible:
                     after += _after(column, piece, width, columns)
-                    leaves_row |= column + max(width, 1) > columns
+                    leaves_row |= piece == "\t" or column + max(width, 1) > columns
                     if may_attach:
                         after += [column, *_after(column, piece, 1, columns)]
                 rows += width > 0 and max(after) < min(possible)
-                possible = _few(after)
+                possible = _each_once(after)
             attaches = may_attach or (width == 0 and piece not in "\n\t")
             before = piece
             yield _Place(found.end(), possible, before, attaches, leaves_row, rows)
@@ -132,8 +136,8 @@ def _after(column: int, character: str, width: int, columns: int) -> list[int]:
         if column == columns:
             return [column, column - 1]
         return [min((column // _TAB + 1) * _TAB, columns - 1)]
-    if character == _EMOJI_STYLE:
-        return [column, min(column + 1, columns)]
+    if character == _EMOJI_STYLE or category(character) == "Mc":  # a cell more on some terminals
+        return [column, column + 1 if column < columns else 1]
     if width == 0:
         return [column] if column < columns else [column, 0]
     if column + width <= columns:
@@ -141,7 +145,5 @@ def _after(column: int, character: str, width: int, columns: int) -> list[int]:
     return [width] if column == columns else [width, columns]
 
 
-def _few(columns: list[int]) -> tuple[int, ...]:
-    """Each column once; only the likeliest where there are too many to be of use."""
-    possible = tuple(dict.fromkeys(columns))
-    return possible if len(possible) <= _MOST_POSSIBLE else possible[:1]
+def _each_once(columns: list[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(columns))
