@@ -45,6 +45,9 @@ class Repl:
         self._is_loading = is_loading
         self._draft = ""
         self._stopped_at = float("-inf")
+        self._stop: Callable[[], None] = _nothing
+        """stops what is going on"""
+        self._interrupts = Interrupts(lambda: self._stop(), clock=clock)
 
     def stopped_lately(self) -> bool:
         """Whether Ctrl-C has just stopped a turn: then the next one leaves, whatever is on the line."""
@@ -52,10 +55,18 @@ class Repl:
 
     def run(self, lines: LineSource) -> ExitStatus:
         """Reads and answers until the person leaves."""
+        with self._interrupts:  # at every moment: between two exchanges too, a single Ctrl-C is no reason to leave
+            try:
+                return self._converse(lines)
+            finally:
+                self._view.end()
+
+    def _converse(self, lines: LineSource) -> ExitStatus:
         hinted = False
         while True:
             try:
-                line = lines.read(self._draft)
+                with self._interrupts.asking():
+                    line = lines.read(self._draft)
             except EOFError:
                 return ExitStatus.OK
             except KeyboardInterrupt:
@@ -93,8 +104,11 @@ class Repl:
 
     def _await(self) -> None:
         """Waits for the conversation. What went wrong with it, the keyboard raises when it is asked next."""
+        if not self._is_loading():
+            return
         try:
-            self._desk.awaited()
+            with self._interrupts.waiting():
+                self._desk.awaited()
         except KeyboardInterrupt as error:
             raise LoadInterrupted from error
 
@@ -107,19 +121,21 @@ class Repl:
 
     def _show(self, outputs: Iterable[Output], conversation: Conversation | None) -> None:
         """Shows all of them. The view begins before the first, which may be long in coming and take turns with it."""
-        stop = conversation.stop if conversation is not None else lambda: None
-        with Interrupts(stop, clock=self._clock) as interrupts:
-            try:
-                if conversation is not None:
-                    self._view.begin(conversation)
-                for output in outputs:
-                    self._put(output)
-            except TurnCancelled:
-                """It said what comes back; memory is as it was."""
-            finally:
-                self._view.end()
-                if interrupts.pressed:
-                    self._stopped_at = self._clock()
+        self._stop = stop = conversation.stop if conversation is not None else _nothing
+        try:
+            if conversation is not None:
+                self._view.begin(conversation)
+            for output in outputs:
+                self._put(output)
+                if self._interrupts.pressed:
+                    stop()  # again: Ctrl-C may have come before the exchange had begun to listen
+        except TurnCancelled:
+            """It said what comes back; memory is as it was."""
+        finally:
+            self._stop = _nothing
+            self._view.end()
+            if self._interrupts.pressed:
+                self._stopped_at = self._clock()
         if not self._draft:
             self._screen.line()
 
@@ -135,3 +151,7 @@ class Repl:
                 self._view.show(output)
                 if isinstance(output, TurnEnded):
                     self._desk.tally.add(output)
+
+
+def _nothing() -> None:
+    """There is nothing to stop."""

@@ -39,6 +39,16 @@ class Interrupts:
         return self._pressed_at is not None and self._clock() - self._pressed_at < AGAIN_SECONDS
 
     @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Surrounds the wait for a person's next line. What was pressed before belongs to what came before."""
+        self._is_waiting = True
+        try:
+            self._pressed_at = None
+            yield
+        finally:
+            self._is_waiting = False
+
+    @contextmanager
     def waiting(self) -> Iterator[None]:
         """Surrounds a wait that Ctrl-C may end by an exception, also one that was asked for before."""
         self._is_waiting = True
