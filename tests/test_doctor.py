@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from worlds import Terminal, sinkchat
 
-from sinkchat.models.diagnosis import Finding, Probe, bytes_in, examined, is_writable
+from sinkchat.models.cachedir import bytes_in
+from sinkchat.models.diagnosis import Finding, Probe, examined, is_writable
 
 SUBJECTS = ["terminal", "config", "state", "python", "sinkchat", "hub token", "hub", "hub cache", "cache", "torch"]
 

@@ -107,3 +107,16 @@ def free_bytes(place: Path) -> int:
     """What is free on the disk of `place`, which need not exist yet."""
     there = next(folder for folder in (place, *place.absolute().parents) if folder.exists())
     return shutil.disk_usage(there).free
+
+
+def bytes_in(folder: Path) -> int:
+    """What lies under `folder`; a link counts as nothing, its target where it lies."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                path = Path(place, name)
+                total += 0 if path.is_symlink() else path.stat().st_size
+            except FileNotFoundError:  # removed or moved meanwhile
+                continue
+    return total

