@@ -113,6 +113,10 @@ class ScriptedConversation:
         return tuple(turn.number for turn in self.turns if turn.is_pinned)
 
     @property
+    def forgets(self) -> bool:
+        return True
+
+    @property
     def device_bytes(self) -> int | None:
         return None
 

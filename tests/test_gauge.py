@@ -33,6 +33,7 @@ class Memory:
     held: list[Held] = field(default_factory=lambda: [Held(4, 253, 320), Held(5, 1_749, 1_749)])
     latest: int = 5
     pinned_turns: tuple[int, ...] = ()
+    forgets: bool = True
 
 
 def seen(tokens: int) -> CacheState:

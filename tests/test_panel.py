@@ -335,3 +335,11 @@ def test_durations(seconds, text):
 )
 def test_what_is_free_is_rounded(free, text):
     assert wording.until_leaving(free, 1) == f"{text} until turn 1 starts to leave"
+
+
+def test_no_turn_is_said_to_leave_where_nothing_does() -> None:
+    """Under the dense policy memory fills and stays."""
+    assert "starts to leave" in toolbar(NEARLY_FULL, columns=100)
+    dense = replace(NEARLY_FULL, forgets=False)
+    assert toolbar(dense, columns=100) == "kv 1,848/2,048 · 28 tok/s"
+    assert not any("next to go" in row for row in rows(dense, columns=140, lines=40))

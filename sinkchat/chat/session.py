@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from sinkchat.cache.policy import CacheState
+from sinkchat.cache.policy import CacheState, EvictNothing
 from sinkchat.chat.answer import sampler_for
 from sinkchat.chat.changes import Change, Changes
 from sinkchat.chat.detokenize import Detokenizer
@@ -111,6 +111,11 @@ class ChatSession:
     def pinned_turns(self) -> tuple[int, ...]:
         """The turns that were pinned, and never leave."""
         return tuple(self._memory.ledger.pinned())
+
+    @property
+    def forgets(self) -> bool:
+        """Whether something leaves when memory is full; under the dense policy the conversation ends instead."""
+        return not isinstance(self.engine.cache.policy, EvictNothing)
 
     @property
     def device_bytes(self) -> int | None:

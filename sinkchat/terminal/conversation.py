@@ -77,6 +77,11 @@ class Conversation(Protocol):
     @property
     def pinned_turns(self) -> tuple[int, ...]: ...
     @property
+    def forgets(self) -> bool:
+        """Whether something leaves when memory is full, instead of an end."""
+        ...
+
+    @property
     def device_bytes(self) -> int | None:
         """Device memory in use; None where the device does not tell."""
         ...

@@ -33,6 +33,8 @@ class Remembered(Protocol):
     def latest(self) -> int: ...
     @property
     def pinned_turns(self) -> tuple[int, ...]: ...
+    @property
+    def forgets(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ class PanelFacts:
     prefill_rate: float | None = None
     device_bytes: int | None = None
     loss: Loss | None = None
+    forgets: bool = True
+    """whether something leaves when memory is full"""
 
     @property
     def unowned(self) -> int:
@@ -107,8 +111,8 @@ class PanelFacts:
 
     @property
     def next_to_go(self) -> TurnLike | None:
-        """The turn that leaves next, or goes on leaving; None where the rest of the opening does."""
-        return self.held[0] if self.held and not self.unowned else None
+        """The turn that leaves next, or goes on leaving; None where the rest of the opening does, or nothing."""
+        return self.held[0] if self.held and not self.unowned and self.forgets else None
 
     @property
     def forgotten(self) -> list[range]:
@@ -121,7 +125,7 @@ class PanelFacts:
     @property
     def first_fill(self) -> float:
         """How full memory is, from 0 to 1, while nothing was forgotten yet; 0 from then on."""
-        return self.state.occupied / self.state.capacity if self.state.evicted == 0 else 0.0
+        return self.state.occupied / self.state.capacity if self.state.evicted == 0 and self.forgets else 0.0
 
 
 def unknown() -> None:
@@ -180,6 +184,7 @@ class Gauge:
             prefill_rate=self._prefill_rate,
             device_bytes=self._device_bytes(),
             loss=self._loss(),
+            forgets=conversation.forgets,
         )
 
     def _reading(self, progress: PromptProgress) -> None:

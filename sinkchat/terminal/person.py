@@ -141,7 +141,7 @@ class PersonView:
         if self._look.has_stats:
             screen.aside(wording.memory_after(turn))
         if cut := wording.cut(turn):
-            screen.note(cut)
+            screen.note(f"{cut} · /continue goes on")
         if self._look.is_accessible:
             for sentence in panel.sentences(self._before, facts):
                 screen.line(sentence)

@@ -106,10 +106,12 @@ def start(conversation: Conversation) -> str:
 
 
 def what_is_held(turns: Sequence[TurnLike]) -> list[str]:
-    """Which turns are forgotten, half forgotten and held, a line each."""
+    """Which turns are forgotten, half forgotten, held and pinned, a line each."""
     forgotten = [turn.number for turn in turns if turn.left == 0]
-    held = [turn.number for turn in turns if turn.left == turn.tokens > 0]
-    lines = [f"forgotten: {turn_numbers(forgotten)}"] if forgotten else []
+    pinned = [turn.number for turn in turns if turn.is_pinned]
+    held = [turn.number for turn in turns if turn.left == turn.tokens > 0 and not turn.is_pinned]
+    lines = [f"pinned: {turn_numbers(pinned)}"] if pinned else []
+    lines += [f"forgotten: {turn_numbers(forgotten)}"] if forgotten else []
     lines += [
         f"in part: turn {turn.number} ({percent_left(turn.left, turn.tokens)})"
         for turn in turns
