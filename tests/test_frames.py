@@ -212,6 +212,25 @@ def test_the_footer_changes_without_text_and_only_where_it_must() -> None:
         assert len(terminal.writes) == 2
 
 
+ROW = st.lists(
+    st.sampled_from([*"aab│─", "日", "❤", "e\u0301", "\x1b[1mx\x1b[0m", "\x1b[1mxy\x1b[0m", "\x1b[2;31mz\x1b[m"]),
+    max_size=12,
+).map("".join)
+
+
+@settings(max_examples=100, deadline=None)
+@given(footers=st.lists(st.tuples(ROW, ROW), min_size=2, max_size=5))
+def test_a_changed_footer_looks_as_if_drawn_whole(footers: list[tuple[str, str]]) -> None:
+    drawn = []
+    for shown in (footers, footers[-1:]):
+        terminal, rows = Terminal(30), iter(shown)
+        with frames_on(terminal, lambda columns, lines, rows=rows: list(next(rows))) as frames:  # type: ignore[misc]
+            for _ in shown:
+                frames.tick()
+            drawn.append(terminal.cells())
+    assert drawn[0] == drawn[1]
+
+
 @pytest.mark.parametrize(("lines", "rows"), [(4, 0), (5, 1), (8, 2), (15, 3), (16, 4), (24, 4)])
 def test_a_low_screen_has_a_low_footer(lines: int, rows: int) -> None:
     terminal = Terminal(80, lines)

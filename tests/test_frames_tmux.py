@@ -93,11 +93,16 @@ def test_resizing_loses_nothing_and_leaves_nothing_behind(tmux: Tmux) -> None:
         "80 10 80 24 80 5 80 40",
         " ".join(f"{columns} 24" for columns in [*range(137, 60, -4), *range(61, 140, 4)]),
         "58 12 140 30 100 6 61 24 33 20 80 24",
-        "now 58 12 140 30 100 6 61 24 33 20 80 24",
     ],
 )
 def test_a_hundred_resizes_lose_nothing_and_leave_nothing_behind(tmux: Tmux, sizes: str) -> None:
     assert shown(tmux, "200", "plain", "none", *sizes.split()) == paragraphs(200)
+
+
+@pytest.mark.slow
+def test_frames_drawn_before_a_resize_is_known_lose_nothing_either(tmux: Tmux) -> None:
+    sizes = [58, 12, 140, 30, 100, 6, 61, 24, 33, 20, 80, 24]
+    assert shown(tmux, "60", "plain", "none", "now", *map(str, sizes)) == paragraphs(60)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Protocol, TextIO
 
 from sinkchat.terminal.environment import silence
+from sinkchat.terminal.footer import RESETS, STYLE, changes, drawn_below
 from sinkchat.terminal.pen import Pen
 
 Footer = Callable[[int, int], list[str]]
@@ -28,13 +29,8 @@ text off the screen (tmux 3.3 then puts the cursor into the corner and the foote
 _LEAST = 2  # columns or lines: less is a terminal that does not know
 _FALLBACK = os.terminal_size((80, 24))
 _BEGIN, _END = "\x1b[?2026h\x1b[?25l", "\x1b[?25h\x1b[?2026l"  # one synchronised update, the cursor hidden
-_ERASE_BELOW, _ERASE_RIGHT = "\x1b[J", "\x1b[K"
-_SAVE, _RESTORE = "\x1b7\x1b[?7l", "\x1b8\x1b[?7h"  # in between no row wraps, however stale the size
-_DOWN = "\x1bD"  # scrolls at the bottom, and keeps the column
+_ERASE_BELOW = "\x1b[J"
 _RESET = "\x1b[m"
-_NEXT_ROW = "\x1b[E"
-_STYLE = re.compile(r"\x1b\[[0-9;:]*m")
-_RESETS = (_RESET, "\x1b[0m")
 _FIRST = re.compile(r"(?:\x1b\[[0-9;:]*m)*[^\x1b]")
 
 
@@ -83,7 +79,7 @@ class Plain:
         self._is_in_line = False
 
     def write(self, text: str) -> None:
-        if seen := _STYLE.sub("", text):
+        if seen := STYLE.sub("", text):
             self._is_in_line = not seen.endswith("\n")
         self._stream.write(text)
         self._stream.flush()
@@ -207,9 +203,9 @@ class Frames:
         self._blank = max(0, self._blank - stroke.rows)
         rows = self._footer_rows() if now >= self._settled_at else []
         if self._resized or stroke.leaves_row or len(rows) != len(self._rows):
-            frame = self._appended(text, erased_after=first) + _below(rows)
-        elif changes := self._changes(rows):
-            frame = f"{self._styled(text)}{_SAVE}{changes}{_RESTORE}"
+            frame = self._appended(text, erased_after=first) + drawn_below(rows)
+        elif changed := changes(self._rows, rows):
+            frame = f"{self._styled(text)}{changed}"
         else:
             frame = self._styled(text)
         has_footer = bool(rows or self._rows)
@@ -257,29 +253,11 @@ class Frames:
     def _styled(self, text: str) -> str:
         """The text in the style that the last one ended in, which stays with us and not with the terminal."""
         before = self._style if text else ""
-        for style in _STYLE.findall(text):
-            self._style = "" if style in _RESETS else self._style + style
+        for style in STYLE.findall(text):
+            self._style = "" if style in RESETS else self._style + style
         return f"{before}{text}{_RESET if text and self._style else ''}"
-
-    def _changes(self, rows: list[str]) -> str:
-        """Draws those rows of the footer again that are no longer what they were."""
-        changes, down = "", 0
-        for drawn, row in zip(self._rows, rows, strict=True):
-            down += 1
-            if row != drawn:
-                changes += f"\x1b[{down}E{row}{_ERASE_RIGHT}"
-                down = 0
-        return changes
 
     def _send(self, data: str) -> None:
         if data:
             self._stream.write(data)
             self._stream.flush()
-
-
-def _below(rows: list[str]) -> str:
-    """Makes room below the cursor, draws `rows` there and comes back."""
-    if not rows:
-        return ""
-    room = f"{_DOWN * len(rows)}\x1b[{len(rows)}A"
-    return f"{room}{_SAVE}{''.join(f'{_NEXT_ROW}{row}' for row in rows)}{_RESTORE}"
