@@ -288,6 +288,14 @@ def test_after_an_exception_text_cursor_and_attributes_are_whole() -> None:
     assert pyte.modes.DECAWM in screen.mode
 
 
+def test_a_footer_that_fails_takes_no_text_with_it() -> None:
+    terminal = Terminal()
+    frames = frames_on(terminal, lambda columns, lines: [str(1 // 0)])
+    with pytest.raises(ZeroDivisionError), frames:
+        frames.write("text")
+    assert terminal.text() == ["text"]
+
+
 def test_a_terminal_that_has_gone_does_not_hide_what_happened() -> None:
     terminal = Terminal()
     with pytest.raises(ZeroDivisionError):

@@ -160,7 +160,7 @@ class Frames:
     def step_aside(self) -> None:
         self.pause()
         if not self._pen.at_line_start:
-            self.write("\n")
+            self._text = "\n"
             self.pause()
 
     def begin_line(self) -> None:
@@ -196,12 +196,12 @@ class Frames:
         first = self._first()
         if first is None:
             return
+        rows = self._footer_rows() if now >= self._settled_at else []
         stroke = self._pen.follow(self._text, self._size.columns)
         if stroke.length < len(first):
             return
         text, self._text = self._text[: stroke.length], self._text[stroke.length :]
         self._blank = max(0, self._blank - stroke.rows)
-        rows = self._footer_rows() if now >= self._settled_at else []
         if self._resized or stroke.leaves_row or len(rows) != len(self._rows):
             frame = self._appended(text, erased_after=first) + drawn_below(rows)
         elif changed := changes(self._rows, rows):
