@@ -176,3 +176,15 @@ def test_one_ctrl_c_between_an_answer_and_the_prompt_does_not_leave() -> None:
     stream, person = Pressing(), OnOneLine("hello")
     assert conversed(ScriptedConversation(), person, stream) is ExitStatus.OK
     assert (stream.pressed > 0, person.drafts) == (True, ["", ""])
+
+
+def test_ctrl_c_in_the_moment_after_enter_belongs_to_the_message() -> None:
+    class Hasty(OnOneLine):
+        def read(self, draft: str = "") -> str:
+            line = super().read(draft)
+            press_ctrl_c()
+            return line
+
+    conversation, person = ScriptedConversation(capacity=1_000), Hasty("word " * 300)
+    assert conversed(conversation, person, Terminal()) is ExitStatus.OK
+    assert (person.drafts, conversation.heard) == (["", "word " * 300], [])

@@ -14,6 +14,8 @@ from typing import Any
 from sinkchat.errors import ExitStatus
 
 AGAIN_SECONDS = 2.0
+_MOMENT_SECONDS = 0.05
+"""longer than it takes to hand a line on, shorter than it takes to type one"""
 
 
 class WaitInterrupted(KeyboardInterrupt):
@@ -40,13 +42,14 @@ class Interrupts:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Surrounds the wait for a person's next line. What was pressed before belongs to what came before."""
-        self._is_waiting = True
-        try:
+        """Surrounds the wait for a person's next line, which hears Ctrl-C itself.
+
+        What was pressed before is over; what comes in the last moment belongs to what the line begins.
+        """
+        self._pressed_at = None
+        yield
+        if self._pressed_at is not None and self._clock() - self._pressed_at > _MOMENT_SECONDS:
             self._pressed_at = None
-            yield
-        finally:
-            self._is_waiting = False
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
