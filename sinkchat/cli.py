@@ -83,7 +83,7 @@ def main(
         return ExitStatus.INTERRUPTED
     except Exception as error:
         if world.environment.debugs:
-            traceback.print_exc(file=world.environment.stderr)
+            stderr.text(traceback.format_exc())
         told = _as_told(error)
         stderr.error(told)
         return told.exit_status

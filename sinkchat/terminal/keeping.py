@@ -156,15 +156,16 @@ def _written(conversation: Conversation, path: Path, form: exports.Export) -> st
     temporary = None
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:  # a name may be no text
             file.writelines(form(_Exported(conversation)))
         os.replace(temporary, path)
     except OSError as error:
-        if temporary is not None:
-            with suppress(OSError):
-                os.unlink(temporary)
         raise UsageError(
             f"{one_line(str(path))} cannot be written: {(error.strerror or str(error)).lower()}",
             hint="another folder",
         ) from error
+    finally:
+        if temporary is not None:
+            with suppress(OSError):  # it has become the file
+                os.unlink(temporary)
     return f"{_turns(conversation)} written to {one_line(str(path))}"
