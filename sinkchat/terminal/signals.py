@@ -46,10 +46,10 @@ class Interrupts:
 
         What was pressed before is over; what comes in the last moment belongs to what the line begins.
         """
-        self._pressed_at = None
+        self._forget()
         yield
         if self._pressed_at is not None and self._clock() - self._pressed_at > _MOMENT_SECONDS:
-            self._pressed_at = None
+            self._forget()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -72,6 +72,9 @@ class Interrupts:
         self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None
     ) -> None:
         signal.signal(signal.SIGINT, self._before)
+
+    def _forget(self) -> None:
+        self._pressed_at = None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         again = self.pressed_lately
