@@ -134,8 +134,8 @@ def test_an_answer_that_was_cut_is_said_to_be_and_can_go_on() -> None:
     conversation.options = ChatOptions(max_tokens=2)
     _, shown = converse("go", "/continue", conversation=conversation)
     assert shown == (
-        "one two \nnote: the answer was cut at 2 tokens; max-tokens sets the limit\n\n"
-        "and so \nnote: the answer was cut at 2 tokens; max-tokens sets the limit\n\n"
+        "one two \nnote: the answer was cut at 2 tokens; max-tokens sets the limit · /continue goes on\n\n"
+        "and so \nnote: the answer was cut at 2 tokens; max-tokens sets the limit · /continue goes on\n\n"
     )
 
 

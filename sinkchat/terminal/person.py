@@ -96,6 +96,7 @@ class PersonView:
         with stack:
             self._gauge.break_off()
             self._finish_text()
+            self._stage.step_aside()
             self._evictions.clear()
 
     def show(self, event: Event) -> None:
@@ -131,7 +132,7 @@ class PersonView:
             self._screen.line(f"Reading {progress.total:,} tokens. Ctrl-C stops.")
 
     def _ended(self, turn: TurnEnded) -> None:
-        self._finish_text(after=turn.text)
+        self._finish_text()
         facts = self._gauge.facts(self._conversation)
         self._beside(lambda: self._sum_up(turn, facts))
         self._evictions.clear()
@@ -150,15 +151,14 @@ class PersonView:
             gone = [number for eviction in self._evictions for number in eviction.gone]
             screen.aside(f"── {left}{f' · /recall {gone[0]}' if gone else ''} ──")
 
-    def _finish_text(self, after: str = "") -> None:
+    def _finish_text(self) -> None:
         if self._in_text:
             self._in_text = False
-            self._stage.write(f"{self._text.flush()}{'' if after.endswith(chr(10)) else chr(10)}")
+            self._stage.write(self._text.flush())
 
     def _beside(self, show: Callable[[], None]) -> None:
-        self._stage.pause()
+        self._stage.step_aside()
         show()
-        self._stage.begin_line()
 
     def _footer(self, columns: int, lines: int) -> list[str]:
         rows = panel.rows(
