@@ -1,6 +1,5 @@
 """How `list`, `show` and `pull` speak: stdout carries the data, in columns or as JSON, without colour."""
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from sinkchat.errors import ExitStatus
 from sinkchat.terminal.environment import Environment
 from sinkchat.terminal.sanitize import one_line, visible
 from sinkchat.terminal.screen import Beside
+from sinkchat.terminal.table import write_json, write_table
 from sinkchat.terminal.wording import memory_size
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ def list_models(environment: Environment, *, as_json: bool) -> ExitStatus:
 
     models = kept_models()
     if as_json:
-        _write_json([asdict(model) for model in models], environment.stdout)
+        write_json([asdict(model) for model in models], environment.stdout)
     elif models:
         titles = ("model", "family", "parameters", "on disk", "quant", "template", "last used")
-        _write_table([titles, *map(_model_row, models)], environment.stdout, right=(2, 3))
+        write_table([titles, *map(_model_row, models)], environment.stdout, right=(2, 3))
     else:
         Beside.on(environment.stderr, environment).note("no chat model is here yet: sinkchat run fetches one")
     return ExitStatus.OK
@@ -56,7 +56,7 @@ def show_model(environment: Environment, name: str, load: Mapping[str, Any], *, 
         model, tokenizer = describe(name, LoadOptions(**load), progress=progress)
         template, notices = template_report(tokenizer)
     if as_json:
-        _write_json(asdict(model) | {"template": template, "notices": notices}, environment.stdout)
+        write_json(asdict(model) | {"template": template, "notices": notices}, environment.stdout)
     else:
         _describe(model, template, notices, environment.stdout)
     return ExitStatus.OK
@@ -98,16 +98,16 @@ def _count(number: int) -> str:
 
 
 def _describe(model: "Description", template: str, notices: Iterable[str], stdout: TextIO) -> None:
-    _write_table(_facts(model, template), stdout)
+    write_table(_facts(model, template), stdout)
     for notice in notices:
         stdout.write(f"note: {one_line(notice)}\n")
     free = "" if model.free is None else f", {memory_size(model.free)} free"
     stdout.write(f"\nweights on {model.device}{free}\n")
-    _write_table([_cost_row("--quant", cost) for cost in model.weights], stdout, right=(1,))
+    write_table([_cost_row("--quant", cost) for cost in model.weights], stdout, right=(1,))
     beside = model.weights[0].choice
     weights = "whole weights" if beside == "none" else f"{beside} weights"
     stdout.write(f"\ncache in {model.dtype}, beside {weights}\n")
-    _write_table([_cost_row("--cache-size", cost) for cost in model.caches], stdout, right=(1,))
+    write_table([_cost_row("--cache-size", cost) for cost in model.caches], stdout, right=(1,))
 
 
 def _facts(model: "Description", template: str) -> list[tuple[str, ...]]:
@@ -137,20 +137,3 @@ def _each(numbers: Sequence[int]) -> str:
 def _cost_row(option: str, cost: "Cost") -> tuple[str, ...]:
     size = "?" if cost.nbytes is None else memory_size(cost.nbytes)
     return f"{option} {cost.choice}", size, _FITS[cost.fits]
-
-
-def _write_json(value: Any, stdout: TextIO) -> None:
-    """One document, with paths as texts. ASCII, so that nothing in it steers a terminal."""
-    stdout.write(json.dumps(value, indent=2, default=str) + "\n")
-
-
-def _write_table(rows: Sequence[tuple[str, ...]], stdout: TextIO, *, right: Sequence[int] = ()) -> None:
-    """Columns as wide as they must be, two blanks apart; those in `right` end alike."""
-    cells = [tuple(map(one_line, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        padded = (
-            cell.rjust(width) if index in right else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        stdout.write("  ".join(padded).rstrip() + "\n")
