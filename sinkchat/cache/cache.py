@@ -57,6 +57,7 @@ class SinkCache(Cache):
                 f"a cache of {capacity:,} tokens is more than the {position_limit:,} positions that this model takes",
                 hint=f"--cache-size {position_limit}",
             )
+        self.layouts = tuple(layouts)
         self.policy = policy
         self.pinned = pinned
         self.capacity = capacity

@@ -33,8 +33,17 @@ class Forward:
     @property
     def device(self) -> torch.device:
         """Where input ids go: the device of the embedding."""
+        return self._embedding.device
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many ids the embedding knows."""
+        return self._embedding.shape[0]
+
+    @property
+    def _embedding(self) -> Tensor:
         embedding: nn.Module = self.model.get_input_embeddings()  # type: ignore[operator]
-        return next(embedding.parameters()).device
+        return next(embedding.parameters())
 
     def __call__(self, input_ids: Tensor, position_ids: Tensor, cache: Cache, *, logits_to_keep: int = 1) -> Tensor:
         """Logits (B, `logits_to_keep`, V) of the last tokens; 0 keeps all. `input_ids` and `position_ids` are (B, T).

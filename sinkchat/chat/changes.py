@@ -4,13 +4,16 @@ Each is a `Change`: what it costs, said before it is done. The latest turn comes
 while nothing has been forgotten. Everything else lays memory out anew and reads it again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sinkchat.chat.events import Event, PromptProgress, TurnCancelled
 from sinkchat.chat.layout import Block, Encode, Layout, layout_of
 from sinkchat.chat.memory import Memory
+from sinkchat.chat.outline import Outline
+from sinkchat.chat.room import leaves_room
 from sinkchat.chat.template import ChatTemplate
+from sinkchat.chat.turns import Entry, TurnLedger, shorten
 from sinkchat.engine.segment import Segment
 from sinkchat.errors import UsageError
 
@@ -21,6 +24,16 @@ class Change:
 
     tokens: int
     events: Iterator[Event]
+
+    def between(self, before: Callable[[], object], after: Callable[[], object] = lambda: None) -> "Change":
+        """The same change, with something done when it begins and when it is done."""
+
+        def events() -> Iterator[Event]:
+            before()
+            yield from self.events
+            after()
+
+        return Change(self.tokens, events())
 
 
 def at_once(act: Callable[[], None]) -> Change:
@@ -94,7 +107,7 @@ class Changes:
             ending = Segment((*self._engine.pending, *self._template.closing))
             block = Block(turn, (*block.segments, ending))
         layout = self._in_place(layout.pinning(block))
-        self._check_room(layout, f"with turn {turn} ({block.held:,} tokens) pinned")
+        self._check_room(layout.pinned, f"with turn {turn} ({block.held:,} tokens) pinned")
         return self._laid(layout, count=ledger.count, keeps_latest=not is_latest)
 
     def unpin(self, turn: int) -> Change:
@@ -113,8 +126,50 @@ class Changes:
         if not layout.pins:
             layout = layout.with_head_of(self._sinks)
         layout = layout.replacing(1, self._encoding_behind(layout))
-        self._check_room(layout, "under this system prompt")
+        self._check_room(layout.pinned, "under this system prompt")
         return self._laid(layout, count=self._memory.ledger.count, keeps_latest=self._memory.ledger.count != 1)
+
+    def read_again(self, outline: Outline) -> Change:
+        """What the outline describes, read from its ids: equal in every number, and the keys are nearly those."""
+        self._check_room(outline.to_pin, "as this conversation goes on")
+        return Change(len(outline.pinned) + len(outline.window), self._read_again(outline))
+
+    def read_anew(self, count: int, pins: Sequence[int]) -> Change:
+        """A conversation of `count` turns, read from its words: the pinned ones, and of the latest what fits."""
+        encode, opening = self._encoding(first=not pins), Segment(self._template.opening)
+        pinned = tuple(encode(number) for number in pins)
+        head = len(opening.ids) if pins else self._sinks
+        room = self._engine.state.capacity - max(len(opening.ids), head) - sum(block.held for block in pinned)
+        blocks: list[Block] = []
+        for number in range(count, self._memory.transcript.first - 1, -1):
+            if number not in pins:
+                block = encode(number)
+                room -= block.held
+                if room < 0:
+                    break
+                blocks.insert(0, block)
+        layout = Layout((), pinned, 0, (), (Block(0, (opening,)), *blocks)).with_head_of(head)
+        self._check_room(layout.pinned, "as this conversation goes on")
+        return Change(layout.tokens, self._read_anew(layout, count))
+
+    def _read_again(self, outline: Outline) -> Iterator[Event]:
+        memory = self._memory
+        with memory.change():
+            memory.ledger = TurnLedger.of(outline.turns, outline.pins, count=outline.count)
+            yield from self._relay(
+                outline.pinned, outline.segments(), pinned=outline.to_pin, forgotten=outline.evicted
+            )
+            self._engine.pending.extend(outline.pending)
+            memory.is_closed = outline.is_closed
+
+    def _read_anew(self, layout: Layout, count: int) -> Iterator[Event]:
+        memory = self._memory
+        read = [block.number for block in (*layout.pins, *layout.window) if block.number]
+        said = [(number, memory.transcript.said(number)) for number in read]
+        entries = [Entry(number, 0, shorten(words.user), shorten(words.answer)) for number, words in said]
+        with memory.change():
+            memory.ledger = TurnLedger.of(entries, (), count=count)
+            yield from self._lay(layout, count, False)
 
     def _known(self, turn: int) -> int:
         """The number of a turn that the ledger still lists."""
@@ -151,12 +206,11 @@ class Changes:
 
         return encode
 
-    def _check_room(self, layout: Layout, when: str) -> None:
+    def _check_room(self, pinned: int, when: str) -> None:
         capacity = self._engine.state.capacity
-        left = capacity - layout.pinned
-        if left < min(128, capacity // 8):
+        if not leaves_room(pinned, capacity):
             raise UsageError(
-                f"{when}, only {max(0, left):,} of {capacity:,} tokens would be left to talk in",
+                f"{when}, only {max(0, capacity - pinned):,} of {capacity:,} tokens would be left to talk in",
                 hint="a larger --cache-size, or /unpin another turn",
             )
 
@@ -173,11 +227,15 @@ class Changes:
         memory.is_closed = True
 
     def _laid(self, layout: Layout, *, count: int, keeps_latest: bool) -> Change:
-        return Change(layout.tokens, self._lay(layout, count, keeps_latest))
+        def events() -> Iterator[Event]:
+            yield from self._lay(layout, count, keeps_latest)
+            self._memory.transcript.keep(count)
+
+        return Change(layout.tokens, events())
 
     def _lay(self, layout: Layout, count: int, keeps_latest: bool) -> Iterator[Event]:
         """Reads the layout into memory. The stop flag, or an error, leaves everything as it was."""
-        memory, started = self._memory, self._clock()
+        memory = self._memory
         pending = list(self._engine.pending) if keeps_latest else []
         forgotten = layout.forgotten_tokens
         with memory.change():
@@ -187,13 +245,20 @@ class Changes:
             memory.ledger.count = count
             head = [*layout.head, *(number for block in layout.pins for number in block.ids)]
             segments = [segment for block in layout.window for segment in block.segments]
-            for step in self._engine.relay(head, segments, pinned=max(len(head), self._sinks), forgotten=forgotten):
-                for span in step.evicted:
-                    yield memory.ledger.evicted(span, step.state)
-                read = step.state.seen - (forgotten if step.state.seen > len(head) else 0)
-                yield PromptProgress(read, layout.tokens, self._clock() - started, step.state)
-                if self._stopped():
-                    raise TurnCancelled
+            yield from self._relay(head, segments, pinned=max(len(head), self._sinks), forgotten=forgotten)
             self._engine.pending.extend(pending)
             memory.is_closed = memory.is_closed or not keeps_latest
-        memory.transcript.keep(count)
+
+    def _relay(
+        self, head: Sequence[int], window: Iterable[Segment], *, pinned: int, forgotten: int
+    ) -> Iterator[Event]:
+        """The engine's relay as events. Raises TurnCancelled on a stop."""
+        started, segments = self._clock(), list(window)
+        total = len(head) + sum(len(segment.ids) for segment in segments)
+        for step in self._engine.relay(head, segments, pinned=pinned, forgotten=forgotten):
+            for span in step.evicted:
+                yield self._memory.ledger.evicted(span, step.state)
+            read = step.state.seen - (forgotten if step.state.seen > len(head) else 0)
+            yield PromptProgress(read, total, self._clock() - started, step.state)
+            if self._stopped():
+                raise TurnCancelled

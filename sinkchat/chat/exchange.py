@@ -10,15 +10,19 @@ from itertools import chain
 from sinkchat.cache.policy import Span
 from sinkchat.chat.answer import Answer
 from sinkchat.chat.detokenize import Detokenizer
-from sinkchat.chat.events import Event, PromptProgress, PromptRead, TurnCancelled
+from sinkchat.chat.events import Event, Finish, PromptProgress, PromptRead, TurnCancelled
 from sinkchat.chat.memory import Memory
 from sinkchat.chat.options import Weight
 from sinkchat.chat.template import ChatTemplate
+from sinkchat.chat.transcript import Said
 from sinkchat.chat.turns import Beginning
 from sinkchat.engine.engine import Step
 from sinkchat.engine.sampling import Sampler
 from sinkchat.engine.segment import Segment
 from sinkchat.errors import CacheFull
+
+_CHARACTER = 4
+"""bytes, and so tokens, that the longest character takes"""
 
 
 class Exchanges:
@@ -52,6 +56,7 @@ class Exchanges:
         `before` is the length of the stream when the turn was asked for: the opening may have been read since.
         """
         memory = self.memory
+        memory.transcript.begin()
         user = Beginning([text] if isinstance(text, str) else text, memory.transcript.add_user)
         segments: Iterable[Segment] = self._opening_a_turn(self._user_turn(user))
         total = None
@@ -62,6 +67,27 @@ class Exchanges:
         memory.ledger.name(user=user.text)
         memory.is_closed = False
         yield PromptRead(memory.ledger.count, memory.length - before, self._clock() - started, memory.engine.state)
+
+    def read_cut_turn(self, said: Said) -> Iterator[Event]:
+        """The latest turn of the transcript, which was cut in its answer or before, enters memory."""
+        memory, started = self.memory, self._clock()
+        yield from self.read_opening(started)
+        segments = list(self._opening_a_turn(self._user_turn(said.user)))
+        yield from self._read_answer(segments, said.answer, started)
+        memory.ledger.name(user=said.user, answer=said.answer)
+        memory.is_closed = False
+
+    def read_more(self, answer: str) -> Iterator[Event]:
+        """More of the latest answer, as it was drawn, enters memory."""
+        yield from self._read_answer([], answer, self._clock())
+
+    def take_up(self, detokenizer: Detokenizer, finish: Finish) -> None:
+        """The latest answer of the stream is one that ended so: it may go on where it was cut."""
+        memory = self.memory
+        for token in (*memory.engine.held_ids, *memory.engine.pending)[-_CHARACTER:]:
+            detokenizer.push(token)
+        self.answer = self._fresh_answer(detokenizer, ())
+        self.answer.finish = finish
 
     def read_pending(self) -> Iterator[Event]:
         """What was drawn and not fed yet enters memory."""
@@ -85,13 +111,7 @@ class Exchanges:
     ) -> Iterator[Event]:
         """The text of an answer, then `TurnEnded`."""
         memory = self.memory
-        self.answer = answer = Answer(
-            detokenizer,
-            stop_ids=self.stop_ids,
-            stop_texts=stop_texts,
-            record=memory.transcript.add_answer,
-            clock=self._clock,
-        )
+        self.answer = answer = self._fresh_answer(detokenizer, stop_texts)
         try:
             yield from answer.events(steps, evictions=self._evictions, stopped=self.stopped)
         finally:
@@ -111,6 +131,15 @@ class Exchanges:
         held = [turn.number for turn in memory.ledger.held(state)]
         return Weight(tokens, tuple(number for number in held if spans[number].start < leaving.stop))
 
+    def _fresh_answer(self, detokenizer: Detokenizer, stop_texts: tuple[str, ...]) -> Answer:
+        return Answer(
+            detokenizer,
+            stop_ids=self.stop_ids,
+            stop_texts=stop_texts,
+            record=self.memory.transcript.add_answer,
+            clock=self._clock,
+        )
+
     def _user_turn(self, text: str | Iterable[str]) -> Iterator[Segment]:
         first = self.memory.length <= len(self.template.opening)
         return self.template.user_turn(text, first=first, closed=self.memory.is_closed)
@@ -118,7 +147,6 @@ class Exchanges:
     def _opening_a_turn(self, segments: Iterable[Segment]) -> Iterator[Segment]:
         """Passes `segments` on; the turn begins where the first message among them does."""
         memory = self.memory
-        memory.transcript.begin()
         begun = False
         length = memory.length
         for segment in segments:
@@ -127,6 +155,11 @@ class Exchanges:
                 begun = True
             length += len(segment.ids)
             yield segment
+
+    def _read_answer(self, before: list[Segment], answer: str, started: float) -> Iterator[Event]:
+        segments = [*before, Segment(self.template.cut_answer(answer))]
+        total = sum(len(segment.ids) for segment in segments) + len(self.memory.engine.pending)
+        yield from self._read(segments, started, total)
 
     def _read(self, segments: Iterable[Segment], started: float, total: int | None) -> Iterator[Event]:
         before = self.memory.engine.state.seen

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from sinkchat.chat.outline import Outline
 from sinkchat.chat.transcript import Transcript
 from sinkchat.chat.turns import TurnLedger
 from sinkchat.engine.engine import Engine, Image, Mark
@@ -107,6 +108,13 @@ class Memory:
         """Gives up the way back to before the latest turn, and what was kept for it."""
         self._before_turn = None
         self.engine.release()
+
+    def wake(self, outline: Outline, image: Image) -> None:
+        """Puts back what another process remembered, to the bit. `image` is of the moment that `outline` is of."""
+        self.forget_turn()
+        self.engine.restore(image)
+        self.ledger = TurnLedger.of(outline.turns, outline.pins, count=outline.count)
+        self.is_closed = outline.is_closed
 
     @contextmanager
     def change(self) -> Iterator[None]:

@@ -8,10 +8,9 @@ back or arranged anew, is in `memory` and `changes`. It knows no screen.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
-
-import torch
 
 from sinkchat.cache.policy import CacheState, EvictNothing
 from sinkchat.chat.answer import sampler_for
@@ -21,14 +20,16 @@ from sinkchat.chat.events import Event, TurnCancelled
 from sinkchat.chat.exchange import Exchanges
 from sinkchat.chat.memory import Memory
 from sinkchat.chat.options import ChatOptions, ModelCard, Weight
+from sinkchat.chat.outline import Outline
+from sinkchat.chat.past import Past
+from sinkchat.chat.resuming import Resumption
+from sinkchat.chat.room import sink_count
+from sinkchat.chat.snapshot import SavedMemory, Unusable
 from sinkchat.chat.template import ChatTemplate
 from sinkchat.chat.transcript import Said
 from sinkchat.chat.turns import Turn
 from sinkchat.engine.engine import Engine
 from sinkchat.errors import UsageError
-
-SINKS = 4
-"""first tokens that are always pinned: four suffice for released models (arXiv 2309.17453, table 2)"""
 
 
 class ChatSession:
@@ -120,8 +121,13 @@ class ChatSession:
     @property
     def device_bytes(self) -> int | None:
         """Memory that tensors take on the device, in bytes; None where the device does not tell."""
-        device = self.engine.device
-        return torch.cuda.memory_allocated(device) if device.type == "cuda" else None
+        return self.engine.device_bytes
+
+    @property
+    def outline(self) -> Outline:
+        """What memory holds, without its keys: to be recorded after each turn and change."""
+        answer = self._exchanges.answer
+        return Outline.of(self._memory, finish=None if answer is None else answer.finish)
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -146,7 +152,7 @@ class ChatSession:
                 hint="/clear, or a larger --sinks",
             )
         change = self._changes(template).after_opening_of(before)
-        return self._stoppable(change, then=lambda: self._speak_under(text, template))
+        return change.between(self._begin, lambda: self._speak_under(text, template))
 
     def clear(self) -> None:
         """Begins a fresh conversation under the same system prompt. Until something is said, `undo` takes it back."""
@@ -160,8 +166,7 @@ class ChatSession:
         """One exchange: reads `text`, which may still be arriving in pieces, then answers; ends with `TurnEnded`.
 
         Closing the iterator stops the turn. Before the answer's first token, a stop or an error takes the turn back:
-        memory is as it was (a stop raises `TurnCancelled`). After it, what was said is kept and the next turn closes
-        it properly.
+        memory is as it was (a stop raises `TurnCancelled`). After it, what was said is kept, and closed by the next.
         """
         exchanges, memory, started = self._exchanges, self._memory, self._begin()
         before = memory.length
@@ -193,6 +198,22 @@ class ChatSession:
             memory.transcript.add_answer(assistant)
             exchanges.answer = None
 
+    def resume(self, past: Past, saved: SavedMemory | Unusable) -> Iterator[Event]:
+        """A past conversation goes on here, where nothing was said yet, under its system prompt, with its options.
+
+        What was chosen by flags stays. `saved` is put back to the bit; without it, what was remembered is read again.
+        """
+        if past.system != self.system:
+            self.set_system(past.system)
+        kept = {name: value for name, value in past.options.items() if self.sources.get(name) != "flag"}
+        self.sources |= dict.fromkeys(kept, "conversation")
+        self.options = replace(self._options, **kept)
+        if isinstance(saved, SavedMemory) and self.sources.get("seed") != "flag":
+            self.engine.generator.set_state(saved.draws)
+        self._begin()
+        taking_up = Resumption(self._memory, self._exchanges, self._changes(), model=self.card.name)
+        yield from taking_up.events(past, saved, detokenizer=Detokenizer(self._tokenizer))
+
     @property
     def can_proceed(self) -> bool:
         """Whether the latest answer was cut, and can go on."""
@@ -220,15 +241,15 @@ class ChatSession:
 
     def undo(self, turn: int | None = None) -> Change:
         """Takes back `turn` and all after it; None: the latest, or after `clear` that."""
-        return self._stoppable(self._changes().undo(turn))
+        return self._changes().undo(turn).between(self._begin)
 
     def pin(self, turn: int) -> Change:
         """Keeps a turn for ever: it is pinned behind the opening."""
-        return self._stoppable(self._changes().pin(turn))
+        return self._changes().pin(turn).between(self._begin)
 
     def unpin(self, turn: int) -> Change:
         """Lets a pinned turn leave again."""
-        return self._stoppable(self._changes().unpin(turn))
+        return self._changes().unpin(turn).between(self._begin)
 
     def said(self, turn: int) -> Said:
         """What was said in a turn, word for word, also when memory has forgotten it."""
@@ -253,17 +274,7 @@ class ChatSession:
         return text
 
     def _sink_count(self, template: ChatTemplate) -> int:
-        """How many tokens are pinned under that template, besides turns. Refuses what leaves no room to talk in."""
-        sinks = max(SINKS, len(template.opening)) if self._sinks is None else self._sinks
-        capacity = self.state.capacity
-        left = capacity - sinks
-        if left < min(128, capacity // 8):
-            raise UsageError(
-                f"the system prompt is {len(template.opening):,} tokens and --cache-size is {capacity:,}: "
-                f"only {max(0, left):,} would be left to talk in",
-                hint="a shorter --system, or a larger --cache-size",
-            )
-        return sinks
+        return sink_count(template, self._sinks, capacity=self.state.capacity)
 
     def _speak_under(self, system: str | None, template: ChatTemplate) -> None:
         self.system = system
@@ -287,11 +298,3 @@ class ChatSession:
             stopped=self._exchanges.stopped,
             clock=self._clock,
         )
-
-    def _stoppable(self, change: Change, *, then: Callable[[], None] = lambda: None) -> Change:
-        def events() -> Iterator[Event]:
-            self._begin()
-            yield from change.events
-            then()
-
-        return Change(change.tokens, events())

@@ -105,6 +105,13 @@ class ChatTemplate:
         stream.finish()
         return tuple(_ids(stream.take()))
 
+    def cut_answer(self, text: str) -> tuple[int, ...]:
+        """The ids of an answer that was being drawn when it was cut; they follow the generation prompt."""
+        stream = self._stream(self._after_asking)
+        stream.text(clean(text))
+        stream.finish()
+        return tuple(_ids(stream.take()))
+
     def exchange(self, user: str, answer: str, *, first: bool) -> list[Segment]:
         """A past exchange from its message to the closing of its answer."""
         return [*self.user_turn(user, first=first, closed=True), Segment(self.answer(answer)), Segment(self.closing)]

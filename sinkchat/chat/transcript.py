@@ -25,24 +25,27 @@ class Said:
 
 
 class Transcript:
-    """Exchanges in their order, from 1. The latest may still be written to."""
+    """Exchanges in their order, from number `first`. The latest may still be written to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, first: int = 1) -> None:
         self._texts = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 (lives as long as this)
         self._places = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115
         self._length = 0
-        self.count = 0
+        self.first = first
+        """the oldest that is kept, or will be"""
+        self.count = first - 1
+        """the number of the latest; of those before `first` nothing is kept"""
 
     def begin(self) -> None:
         """A new exchange, in which nothing was said yet."""
-        self._write(self._places, self.count * _PLACES.size, _PLACES.pack(self._length, self._length))
         self.count += 1
+        self._put_place(self.count, self._length, self._length)
 
     def add_user(self, text: str) -> None:
         """More of the latest message. Nothing of its answer was said yet."""
         start, _ = self._place(self.count)
         self._append(text)
-        self._write(self._places, (self.count - 1) * _PLACES.size, _PLACES.pack(start, self._length))
+        self._put_place(self.count, start, self._length)
 
     def add_answer(self, text: str) -> None:
         """More of the latest answer."""
@@ -52,22 +55,31 @@ class Transcript:
         """The exchange of that number."""
         if not 1 <= number <= self.count:
             raise IndexError(f"there are {self.count} exchanges, and no number {number}")
+        if number < self.first:
+            raise SinkchatError(
+                f"what was said in turn {number} is not kept any more",
+                hint=f"turns from {self.first} on are",
+            )
         start, answer = self._place(number)
         return Said(self._read(start, answer), self._read(answer, self._end(number)))
 
     def keep(self, count: int) -> None:
         """Takes back all exchanges but the first `count`."""
         if count < self.count:
-            self._length, _ = self._place(count + 1)
+            self._length = self._place(count + 1)[0] if count + 1 > self.first else 0
+            self.first = min(self.first, count + 1)
             self.count = count
 
     def __iter__(self) -> Iterator[Said]:
-        return (self.said(number) for number in range(1, self.count + 1))
+        return (self.said(number) for number in range(self.first, self.count + 1))
 
     def _place(self, number: int) -> tuple[int, int]:
-        self._places.seek((number - 1) * _PLACES.size)
+        self._places.seek((number - self.first) * _PLACES.size)
         start, answer = _PLACES.unpack(self._places.read(_PLACES.size))
         return int(start), int(answer)
+
+    def _put_place(self, number: int, user: int, answer: int) -> None:
+        self._write(self._places, (number - self.first) * _PLACES.size, _PLACES.pack(user, answer))
 
     def _end(self, number: int) -> int:
         return self._length if number == self.count else self._place(number + 1)[0]

@@ -34,7 +34,9 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class Entry:
+    """Where a turn began in the stream, and the beginnings of what was said in it."""
+
     number: int
     start: int
     user: str = ""
@@ -45,15 +47,33 @@ class TurnLedger:
     """Where each turn began. What is left of it follows from the cache's state."""
 
     def __init__(self) -> None:
-        self._entries: list[_Entry] = []
-        self._pinned: dict[int, tuple[_Entry, int]] = {}
+        self._entries: list[Entry] = []
+        self._pinned: dict[int, tuple[Entry, int]] = {}
         self.count = 0
         """turns since the conversation began"""
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry], pinned: Iterable[tuple[Entry, int]], *, count: int) -> "TurnLedger":
+        """A ledger of these turns, as `entries` and `pins` gave them."""
+        ledger = cls()
+        ledger._entries, ledger.count = list(entries), count
+        ledger._pinned = {entry.number: (entry, tokens) for entry, tokens in pinned}
+        return ledger
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The turns that are not pinned, oldest in the stream first."""
+        return tuple(self._entries)
+
+    @property
+    def pins(self) -> tuple[tuple[Entry, int], ...]:
+        """The pinned turns in their order in memory, each with its tokens."""
+        return tuple(self._pinned.values())
 
     def begin(self, start: int) -> int:
         """A turn begins with token `start` of the stream; its number, from 1."""
         self.count += 1
-        self._entries.append(_Entry(self.count, start))
+        self._entries.append(Entry(self.count, start))
         return self.count
 
     def cancel(self) -> None:
@@ -63,9 +83,7 @@ class TurnLedger:
 
     def copy(self) -> "TurnLedger":
         """The same turns, to go back to."""
-        ledger = TurnLedger()
-        ledger._entries, ledger._pinned, ledger.count = list(self._entries), dict(self._pinned), self.count
-        return ledger
+        return TurnLedger.of(self._entries, self._pinned.values(), count=self.count)
 
     def name(self, *, user: str = "", answer: str = "") -> None:
         """Names the latest turn by what was said in it; an empty word changes nothing."""
@@ -128,7 +146,7 @@ class TurnLedger:
         self._drop_forgotten(state)
         return Evicted(left, tuple(gone), partly, state)
 
-    def _spans(self, state: CacheState) -> Iterator[tuple[_Entry, Span]]:
+    def _spans(self, state: CacheState) -> Iterator[tuple[Entry, Span]]:
         """Each turn with its tokens that can be forgotten; the latest one reaches as far as was read."""
         starts = [max(entry.start, state.pinned) for entry in self._entries]
         for entry, start, stop in zip(self._entries, starts, [*starts, state.seen][1:], strict=True):
@@ -166,5 +184,5 @@ def held_of(turn: Span, state: CacheState) -> int:
     return max(0, min(turn.stop, state.seen) - max(turn.start, state.next_to_leave))
 
 
-def _measured(entry: _Entry, span: Span, state: CacheState) -> Turn:
+def _measured(entry: Entry, span: Span, state: CacheState) -> Turn:
     return Turn(entry.number, entry.user, entry.answer, len(span), held_of(span, state))

@@ -79,12 +79,23 @@ class Engine:
         """tokens of the stream that are not in the cache yet, such as the last one drawn"""
         self.logits: Tensor | None = None
         """(V,) of the last token that was fed"""
+        self.model = model
         self._forward = Forward(model)
 
     @property
     def device(self) -> torch.device:
         """Where input goes in."""
         return self._forward.device
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Ids that may be fed are below this."""
+        return self._forward.vocabulary_size
+
+    @property
+    def device_bytes(self) -> int | None:
+        """Memory that tensors take on the device, in bytes; None where the device does not tell."""
+        return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else None
 
     @property
     def state(self) -> CacheState:
@@ -121,7 +132,7 @@ class Engine:
         self.cache.restore(image.cache)
         self.held_ids[:] = image.held_ids
         self.pending[:] = image.pending
-        self.logits = image.logits
+        self.logits = None if image.logits is None else image.logits.to(self.device)
 
     def truncate(self, seen: int) -> None:
         """Takes back every token of the stream after the first `seen`, as far as the window reaches."""
