@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from small_disks import small_disk
 
 from sinkchat.chat import journal
-from sinkchat.chat.journal import Journal, JournalDamaged, line_of, read_journal, record_of, records_backwards
+from sinkchat.chat.journal import Journal, JournalDamaged, Reading, line_of, record_of, records_backwards
 from sinkchat.errors import InputError, UsageError
 
 BEGIN = {"op": "begin", "format": 1, "id": "work", "model": {"name": "SmolLM2"}}
@@ -37,7 +37,7 @@ def written(path: Path, records: list[dict] = SHORT) -> Path:
 
 def read(path: Path) -> tuple[list[dict], bool, JournalDamaged | None]:
     """All that can be read, whether a last line was dropped, and the damage."""
-    reading, records = read_journal(path), []
+    reading, records = Reading(path), []
     try:
         for record in reading:
             records.append(record)
@@ -200,7 +200,7 @@ def test_a_journal_without_its_first_line_is_damaged(tmp_path):
 def test_a_later_format_is_refused_with_what_to_do(tmp_path):
     path = written(tmp_path / "j", [BEGIN | {"format": 2}, *TURN])
     with pytest.raises(UsageError, match=r"written by a later sinkchat: its format is 2, and .* up to 1") as error:
-        list(read_journal(path))
+        list(Reading(path))
     assert error.value.hint == "pip install --upgrade sinkchat"
 
 
@@ -211,7 +211,7 @@ def test_an_operation_that_is_not_known_is_passed_on(tmp_path):
 
 def test_a_journal_that_cannot_be_read_says_why(tmp_path):
     with pytest.raises(InputError, match=r"nowhere cannot be read: no such file or directory"):
-        list(read_journal(tmp_path / "nowhere"))
+        list(Reading(tmp_path / "nowhere"))
 
 
 def test_from_the_end_the_same_records_come(tmp_path):
@@ -346,10 +346,10 @@ def test_a_journal_that_was_removed_has_a_gap(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
-from sinkchat.chat.journal import Journal, read_journal
+from sinkchat.chat.journal import Journal, Reading
 
 log = Journal(Path(sys.argv[1]))
-number = sum(1 for _ in read_journal(log.path))
+number = sum(1 for _ in Reading(log.path))
 while True:
     log.append({"op": "begin", "format": 1} if not number else {"op": "user", "text": f"{number} " * 300})
     print(number, flush=True)

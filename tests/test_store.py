@@ -29,15 +29,16 @@ def turn(number: int, user: str = "", answer: str = "yes") -> list[dict]:
     ]
 
 
-def recorded(store: Store, name: str | None = None, *, turns: int = 1, user: str = "", at: float | None = None) -> str:
+def recorded(
+    store: Store, name: str | None = None, *, turns: int = 1, user: str = "", at: float | None = None
+) -> str:
     """A conversation that was held and left."""
     with store.create(name) as saved:
         for record in [BEGIN, *(record for number in range(1, turns + 1) for record in turn(number, user))]:
             saved.append(record)
-        id = saved.id
     if at is not None:
-        os.utime(store.folder / id / "00001.jsonl", (at, at))
-    return id
+        os.utime(saved.folder / "00001.jsonl", (at, at))
+    return saved.id
 
 
 def test_a_conversation_is_found_again_whole(tmp_path):
@@ -67,7 +68,7 @@ def test_an_id_without_a_name_is_the_minute_it_began_in(tmp_path):
     store = Store(tmp_path, clock=lambda: began)
     ids = [recorded(store) for _ in range(3)]
     assert len(set(ids)) == 3
-    assert all(id.startswith("2026-11-29-2130-") and len(id) == 20 for id in ids)
+    assert all(each.startswith("2026-11-29-2130-") and len(each) == 20 for each in ids)
 
 
 @pytest.mark.parametrize("name", ["work", "a", "v1.2_b-c", "übung", "x" * 60])
@@ -228,9 +229,22 @@ def test_a_damaged_conversation_is_not_gone_on_with(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"question 2", b"question 3"))
     with pytest.raises(JournalDamaged, match="is damaged in line 7: the turn before it is whole"):
         store.open("work")
-    os.close(descriptor := os.open(tmp_path / "work" / "lock", os.O_RDONLY))
-    assert descriptor
     Lock.take(tmp_path / "work" / "lock").release()
+
+
+@pytest.mark.parametrize(("line", "turns"), [(0, 3), (1, 3), (5, 3), (6, 4)])
+def test_a_damaged_part_counts_the_turns_of_those_before_it(tmp_path, line, turns):
+    store = Store(tmp_path, part_bytes=5_000)
+    with store.create("work") as saved:
+        saved.append(BEGIN)
+        run_on(saved, range(1, 6))
+    path = tmp_path / "work" / "00002.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[line] = b"damaged\n"
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(JournalDamaged) as damage:
+        store.open("work")
+    assert damage.value.message == (f"{path} is damaged in line {line + 1}: the {turns} turns before it are whole")
 
 
 def test_a_torn_last_record_is_dropped_and_told(tmp_path):
@@ -291,6 +305,30 @@ def test_a_second_process_is_told_who_has_it_and_damages_nothing(tmp_path):
     process.communicate("\n")
     with store.open("work") as saved:
         assert list(saved.records()) == [BEGIN, *turn(1), {"op": "turn", "number": 2}]
+
+
+def test_a_name_that_another_process_is_about_to_use_is_told(tmp_path):
+    store = Store(tmp_path)
+    with store.create("work"), pytest.raises(UsageError, match="conversation work is open in another sinkchat"):
+        store.create("work")
+
+
+def test_a_name_that_was_given_between_two_looks_is_not_given_twice(tmp_path):
+    class Overtaken(Store):
+        """Another process is faster after the first look, and has left before the second."""
+
+        looks = 0
+
+        def __contains__(self, name: str) -> bool:
+            self.looks += 1
+            if self.looks > 1:
+                return super().__contains__(name)
+            recorded(Store(tmp_path), name)
+            return False
+
+    with pytest.raises(UsageError, match="there is a conversation work already"):
+        Overtaken(tmp_path).create("work")
+    assert list(Store(tmp_path).read("work")) == [BEGIN, *turn(1)]
 
 
 def test_what_a_killed_process_held_can_be_opened(tmp_path):

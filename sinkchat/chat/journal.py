@@ -82,15 +82,18 @@ def record_of(line: bytes) -> dict[str, Any] | None:
 
 
 class Reading:
-    """The records of a journal, in their order, read as they are asked for. `torn` is known at the end.
+    """The records of a journal, in their order, read as they are asked for.
 
     Raises JournalDamaged where the file is, after all that stands before; and an error that says so where the
     journal is of a later format, or cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, turns: int = 0) -> None:
         self.path = path
+        self.turns = turns
+        """how many turns are whole up to here, those that the journals before this one tell of included"""
         self.torn = False
+        """whether a last line was dropped; known at the end"""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         try:
@@ -100,27 +103,23 @@ class Reading:
             raise InputError(failure_of(error, self.path, "read")) from error
 
     def _records(self, file: BinaryIO) -> Iterator[dict[str, Any]]:
-        tally = Tally()
+        tally = Tally(latest=self.turns)
         for number, line in enumerate(file, start=1):
             record = record_of(line)
             if record is None and not file.read(1):
                 self.torn = True
                 return
             if record is None or (number == 1) != (record["op"] == "begin"):
-                raise JournalDamaged(self.path, line=number, turns=tally.whole)
+                raise JournalDamaged(self.path, line=number, turns=self.turns)
             if number == 1:
                 _check_format(record, self.path)
             tally.see(record)
+            self.turns = tally.whole
             yield record
 
 
-def read_journal(path: Path) -> Reading:
-    """The records of the journal at `path`, which may be growing meanwhile."""
-    return Reading(path)
-
-
 def records_backwards(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a journal from its end, whatever else is between them. Only as much is read as is asked for."""
+    """The whole lines of a journal from its end, whatever else is between them; as much is read as is asked for."""
     with path.open("rb") as file:
         end, rest = file.seek(0, os.SEEK_END), b""
         while end:
@@ -208,7 +207,7 @@ class Journal:
         with open(descriptor, "rb", closefd=False) as file:
             self.size = sum(map(len, _whole_lines(file)))
             self.torn = self._is_ragged = os.fstat(descriptor).st_size > self.size
-        for _ in read_journal(self.path) if self.torn else ():  # raises where it is more than the last line
+        for _ in Reading(self.path) if self.torn else ():  # raises where it is more than the last line
             pass
 
     def _write(self, descriptor: int, line: bytes) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sinkchat.chat.journal import read_journal, records_backwards
+from sinkchat.chat.journal import Reading, records_backwards
 from sinkchat.chat.tally import Tally
 from sinkchat.errors import SinkchatError
 
@@ -29,16 +29,18 @@ def parts_of(folder: Path) -> list[Path]:
 
 def records_of(folder: Path) -> Iterator[dict[str, Any]]:
     """What all parts in `folder` say, one after the other."""
+    turns = 0
     for path in parts_of(folder):
         if path.exists():  # who writes it may have dropped it since
-            yield from read_journal(path)
+            yield from (reading := Reading(path, turns=turns))
+            turns = reading.turns
 
 
 def head_of(path: Path) -> tuple[dict[str, Any], str]:
     """The `begin` of a part and the beginning of its first message, as far as they can be read."""
     tally, begin = Tally(), dict[str, Any]()
     with suppress(SinkchatError):
-        for number, record in enumerate(read_journal(path)):
+        for number, record in enumerate(Reading(path)):
             begin = begin or record
             tally.see(record)
             if tally.has_title or number == _HEAD:

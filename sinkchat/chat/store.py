@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sinkchat.chat.journal import failure_of
+from sinkchat.chat.journal import JournalDamaged, failure_of
 from sinkchat.chat.lock import Lock, LockTaken
 from sinkchat.chat.parts import head_of, latest_turn, parts_of, records_of
 from sinkchat.chat.saved import PART_BYTES, Saved, Unkept
@@ -54,8 +54,8 @@ class Store:
 
     def create(self, name: str | None = None) -> Saved | Unkept:
         """A new conversation. Where the folder cannot be written it is one that nothing is kept of."""
-        if name is not None and name in self:
-            raise UsageError(f"there is a conversation {name} already", hint=f"sinkchat resume {name}")
+        if name is not None:
+            self._refuse(name)
         if not self.folder.is_absolute():
             return Unkept(f"{self.folder} is no place to keep it: HOME is not set")
         try:
@@ -63,9 +63,15 @@ class Store:
             self._sweep()
             folder = self.folder / (self._new_id() if name is None else _normal(name))
             folder.mkdir(mode=0o700, exist_ok=name is not None)
-            return self._taken(folder)
+            saved = self._taken(folder)
         except OSError as error:
             return Unkept(failure_of(error, self.folder, "written"))
+        try:
+            self._refuse(folder.name)  # whoever was faster has left again meanwhile
+        except UsageError:
+            saved.close()
+            raise
+        return saved
 
     def open(self, name: str | None = None) -> Saved:
         """The conversation of that id, or the latest, to go on with.
@@ -77,6 +83,10 @@ class Store:
         folder = self._folder_of(name)
         try:
             return self._taken(folder)
+        except JournalDamaged:
+            for _ in records_of(folder):  # raises where the first damage is, and knows all turns before it
+                pass
+            raise
         except OSError as error:
             raise InputError(failure_of(error, folder, "read")) from error
 
@@ -120,6 +130,11 @@ class Store:
                 hint="up to 60 letters, digits, - _ . of which the first is a letter or digit",
             )
         return _has_records(self.folder / _normal(name))
+
+    def _refuse(self, name: str) -> None:
+        """Raises where there is a conversation of that name."""
+        if name in self:
+            raise UsageError(f"there is a conversation {name} already", hint=f"sinkchat resume {name}")
 
     def _taken(self, folder: Path) -> Saved:
         lock = _lock(folder)
