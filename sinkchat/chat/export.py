@@ -27,6 +27,11 @@ class Exported(Protocol):
     @property
     def system(self) -> str | None: ...
     @property
+    def first(self) -> int:
+        """The oldest turn of which the words are kept."""
+        ...
+
+    @property
     def latest(self) -> int: ...
     @property
     def remembered(self) -> frozenset[int]:
@@ -46,10 +51,10 @@ def as_markdown(conversation: Exported) -> Iterator[str]:
     if conversation.system:
         yield f"\n{_quoted(conversation.system)}\n"
     is_told = False
-    for number in range(1, conversation.latest + 1):
+    for number in range(conversation.first, conversation.latest + 1):
         if number in conversation.remembered and not is_told:
             is_told = True
-            if number > 1:
+            if number > conversation.first:
                 yield "\n---\n\n*Memory begins here: the turns above are forgotten.*\n"
         said = conversation.said(number)
         yield f"\n## Turn {number}\n\n{_quoted(said.user)}\n\n{said.answer.strip()}\n"
@@ -78,7 +83,7 @@ FORMS: dict[str, Export] = {".md": as_markdown, ".json": as_json, ".jsonl": as_j
 def _messages(conversation: Exported) -> Iterable[dict[str, str]]:
     if conversation.system is not None:
         yield {"role": "system", "content": conversation.system}
-    for number in range(1, conversation.latest + 1):
+    for number in range(conversation.first, conversation.latest + 1):
         said = conversation.said(number)
         yield {"role": "user", "content": said.user}
         yield {"role": "assistant", "content": said.answer}

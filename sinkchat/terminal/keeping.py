@@ -138,6 +138,10 @@ class _Exported:
         return self.conversation.system
 
     @property
+    def first(self) -> int:
+        return 1
+
+    @property
     def latest(self) -> int:
         return self.conversation.latest
 
