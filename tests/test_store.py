@@ -340,6 +340,47 @@ def test_what_a_killed_process_held_can_be_opened(tmp_path):
     store.open("work").close()
 
 
+RUNNER = """
+import sys
+from pathlib import Path
+from sinkchat.chat.store import Store
+
+store = Store(Path(sys.argv[1]), part_bytes=20_000)
+saved = store.open("work") if "work" in store else store.create("work")
+begin, latest = {"op": "begin", "format": 1}, int(sys.argv[2])
+if not latest:
+    saved.append(begin)
+for number in range(latest + 1, 10**6):
+    saved.append({"op": "turn", "number": number})
+    saved.append({"op": "answer", "text": "x" * 2_000})
+    saved.append({"op": "settled", "count": number})
+    if saved.is_part_due:
+        saved.begin_part(begin, {"op": "settled", "whole": number})
+    print(number, flush=True)
+"""
+
+
+def test_a_process_killed_at_any_moment_loses_no_turn_whose_recording_was_done(tmp_path):
+    store = Store(tmp_path, part_bytes=20_000)
+    latest = 0
+    for kill in range(20):
+        with subprocess.Popen(
+            [sys.executable, "-c", RUNNER, tmp_path, str(latest)], stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            time.sleep(0.000_7 * kill)
+            process.kill()
+            done = int((first + process.stdout.read()).split(b"\n")[-2])
+        records = list(store.read("work"))
+        whole = [record.get("count") for record in records if record["op"] == "settled" and "count" in record]
+        assert whole == list(range(whole[0], whole[-1] + 1))
+        assert whole[0] == 1 or records[1]["op"] == "settled"
+        assert done <= whole[-1] <= done + 1
+        latest = whole[-1]
+    assert store.summary("work").nbytes < (PARTS_KEPT + 1) * 23_000
+
+
 def test_a_lock_on_a_file_that_its_holder_removed_is_not_taken_for_one(tmp_path):
     first = Lock.take(tmp_path / "lock")
     with pytest.raises(LockTaken) as taken:

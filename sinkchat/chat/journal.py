@@ -7,7 +7,8 @@ A line is a record, its checksum first:
 that is the CRC-32 of the JSON's bytes as 8 lower-case hex digits, a blank, the JSON as UTF-8 without a line feed, a
 line feed. A line is whole if all of this is true of it. A last line that is not was being written when the process
 or the machine went down: it is *torn*, and cut off before anything is added. Another line that is not whole means
-that the file is damaged: what stands before it can be read, and nothing is added.
+that the file is damaged: what stands before it can be read, and nothing is added. (A machine that goes down may write
+its blocks in any order, so only who settles after each record is sure to lose no more than the last.)
 
 What `op` says, and what else stands in the record:
 
