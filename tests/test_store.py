@@ -435,6 +435,21 @@ def test_each_part_begins_with_all_that_is_needed_to_go_on(tmp_path):
     assert (summary.title, summary.turns, summary.model) == ("question 1", 31, "SmolLM2")
 
 
+def test_the_part_that_was_just_begun_is_kept_however_large(tmp_path):
+    store = Store(tmp_path, part_bytes=500)
+    with store.create("work") as saved:
+        for record in [BEGIN, *turn(1, answer="x" * 5_000)]:
+            saved.append(record)
+        saved.begin_part(BEGIN, settled := {"op": "settled", "window": list(range(2_000))})
+        saved.append({"op": "turn", "number": 2})
+        assert saved.failure is None
+    assert list(store.read("work")) == [
+        {**BEGIN, "turns": 1, "title": "question 1"},
+        settled,
+        {"op": "turn", "number": 2},
+    ]
+
+
 def test_a_conversation_that_is_opened_again_goes_on_in_its_latest_part(tmp_path):
     store = Store(tmp_path, part_bytes=5_000)
     for start in range(1, 31, 3):

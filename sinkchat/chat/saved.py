@@ -117,7 +117,7 @@ class Saved:
     def _drop_old_parts(self) -> None:
         parts = parts_of(self.folder)
         sizes = [path.stat().st_size for path in parts]
-        for index, path in enumerate(parts):
+        for index, path in enumerate(parts[:-1]):
             if sum(sizes[index:]) > PARTS_KEPT * self._part_bytes:
                 path.unlink()
 
