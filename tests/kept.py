@@ -1,4 +1,4 @@
-"""A real session whose every turn and change becomes records, as the program keeps them, and its end at any moment."""
+"""A real session whose every turn and change becomes records, as the program keeps them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

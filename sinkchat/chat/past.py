@@ -131,16 +131,14 @@ class _Replay:
 
     def _turn(self, record: Record) -> None:
         number = int(record["number"])
-        if self.story.transcript is None:
-            self.story.transcript = Transcript(first=number)
-            self.story.whole = number - 1
-        transcript = self.transcript
-        if not 1 <= number <= transcript.count + _MOST_LOST:
+        if number < 1:
             raise ValueError(number)
-        self._take_back(number - 1)
-        while transcript.count < number - 1:
-            transcript.begin()
-        transcript.begin()
+        if self.story.transcript is None:
+            self.story.whole = number - 1
+        else:
+            self._take_back(number - 1)
+        self._reach(number - 1)
+        self.transcript.begin()
         self._cleared = None
 
     def _user(self, record: Record) -> None:
@@ -182,7 +180,7 @@ class _Replay:
         if text is not None and not isinstance(text, str):
             raise TypeError(text)
         self.new_system = text
-        if self.story.outline == Outline():
+        if self.story.outline is not None and not self.story.outline.count:
             self.story.system = text
 
     def _options(self, record: Record) -> None:
@@ -202,8 +200,16 @@ class _Replay:
         if story.outline is None:
             story.whole = self.transcript.count
         elif story.outline != before:  # else it repeats, at the beginning of a part, what was so before
-            story.whole = min(self.transcript.count, story.outline.count)
+            story.whole = story.outline.count
             story.added = ""
+            self._reach(story.whole)
+
+    def _reach(self, count: int) -> None:
+        """Makes the transcript hold so many turns: of those that no record tells of, nothing is known."""
+        if self.story.transcript is None or count > self.transcript.count + _MOST_LOST:
+            self.story.transcript = Transcript(first=count + 1)
+        while self.transcript.count < count:
+            self.transcript.begin()
 
 
 def read_past(records: Iterable[Record]) -> Past:
