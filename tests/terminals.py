@@ -1,6 +1,6 @@
 """The program on a terminal, as a person sees it: keys in, a screen out.
 
-`sinkchat` in a command stands for one of the programs next to this file: with a scripted conversation, or a tiny model.
+`sinkchat` in a command stands for one of the programs next to this file: with a scripted conversation, or a model.
 """
 
 import os

@@ -149,7 +149,7 @@ class Run:
         with nullcontext() if self._stdin_is_terminal else environment.open_terminal() as terminal:
             return Interactive(
                 environment,
-                Screen.on(environment.stdout, environment, options.color),
+                Screen.on(environment.stdout, environment, options.color, is_ascii=look.is_ascii),
                 look=look,
                 choice=PanelChoice("full" if form == "auto" else form),
                 keeps_history=options.history,

@@ -171,4 +171,5 @@ class Interactive:
         return None if conversation is None else conversation.device_bytes
 
     def _typeahead(self) -> TypeAhead:
-        return typeahead_on(self._keyboard.keys_from, self._environment.stdout, on_f2=self._choice.change)
+        told = self._environment.stdout if self._look.has_cursor else Nowhere(clock=self._environment.clock).stream
+        return typeahead_on(self._keyboard.keys_from, told, on_f2=self._choice.change)
