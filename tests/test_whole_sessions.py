@@ -111,7 +111,7 @@ def test_a_pinned_turn_stays_and_a_forgotten_one_comes_back(tmp_path: Path) -> N
         assert recalled[-1] == "turn 1 is remembered again, as turn 8"
         cost = number_in(r"reads (\d+) tokens, pushes out turns? ", recalled[0])
         assert "> user: the key is 4711" in say(program, "/see")
-        tokens = cost - len("\n") - 1 + len("Noted.")  # without the end of the turn before, with the answer
+        tokens = cost - 2 - 1  # the end of the turn before belongs to that; a blank before the answer is weighed
         assert say(program, "/turns")[-1].split()[:3] == ["8", "held", str(tokens)]
 
         say(program, "/clear")
