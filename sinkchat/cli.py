@@ -4,6 +4,7 @@ Nothing is decided here but how an option is typed. Importing this module import
 looked for inside functions, after the options have been understood.
 """
 
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -93,6 +94,7 @@ def main(
 def console() -> int:
     """The entry of the program. A model that is still being loaded is left where it is."""
     status = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the status is settled, and torch takes a while to shut down
     if load_is_running():
         leave_at_once(status)
     return status

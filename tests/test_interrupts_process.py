@@ -4,6 +4,7 @@ import random
 import re
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,8 @@ def interrupt_load(home: Path, draw: random.Random) -> float:
         assert program.shows(">")
         has_typed = draw.random() < 0.5
         if has_typed:
-            program.type("hello\r")  # waits for the model
+            program.type("hello\r")
+            assert program.shows("Ctrl-C stops")  # it waits for the model
         program.watch(draw.uniform(0, 1.5))
         assert " · cache " not in "\n".join(program.rows), "loaded before Ctrl-C came"
         pressed = time.monotonic()
@@ -74,10 +76,10 @@ def interrupt_exchanges(home: Path, draw: random.Random, *, moments: int) -> Cou
                 program.watch(draw.uniform(0, 0.5))
                 program.type(CTRL_C)
                 break
-            assert program.waits(lambda: is_back(program, said)), program.rows
-            what = "answering" if b"is kept" in program.raw[said:] else "other"
-            if program.rows[-2].startswith(">") and program.rows[-2] != ">" or not program.is_asked(0.2):
-                what = "reading"
+            assert program.waits(partial(is_back, program, said)), program.rows
+            what = "answering" if b"is kept" in program.raw[said:] else "over already"
+            if not program.is_asked(0.2):
+                what = "reading"  # the message is back on the line
                 program.watch(2.1)  # or Ctrl-C would leave
                 program.type(CTRL_C)
             met[what] += 1

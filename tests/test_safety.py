@@ -100,7 +100,7 @@ class Hostile(ScriptedConversation):
         self._text = text
         self.card = ModelCard(text, text, text, text, 4096)
         self.sources = {"temperature": text, "seed": "flag"}
-        list(self.read("a b c d e f", "g h"))
+        list(self.read(text, text))
         self.turns[-1].user = self.turns[-1].answer = self.system = text
         self.fails = [CacheFull(text, hint=text)]
 
@@ -109,11 +109,11 @@ class Hostile(ScriptedConversation):
         return ScriptedExchange(self._text, self._text)
 
     def weigh(self, text: str) -> Weight:
-        return super().weigh(visible(text))
+        """The same for every text: blanks, by which words are counted, are not all blanks when written out."""
+        return Weight(9, (1,))
 
     def read(self, user: str, assistant: str) -> Iterator[Event]:
-        """Counts the words of what is written out, which has other blanks."""
-        yield from super().read(visible(user), visible(assistant))
+        yield from super().read("a b c d e f", "g h i")
 
     def send(self, text: str | Iterable[str]) -> Iterator[Event]:
         yield from super().send(visible("".join(text)))
