@@ -67,12 +67,13 @@ def interrupt_exchanges(home: Path, draw: random.Random, *, moments: int) -> Cou
         for number in range(moments):
             assert program.is_asked(), program.rows
             said = len(program.raw)
-            program.type(f"m{number} {'x ' * draw.choice((1, 50, 300))}!")
+            is_last = number == moments - 1
+            program.type(f"m{number} {'x ' * (300 if is_last else draw.choice((1, 50, 300)))}!")
             assert program.waits(lambda: "!" in program.rows[-2] or "!" in program.rows[-1]), program.rows
             program.type("\r")
-            program.watch(draw.uniform(0, 0.9))
+            program.watch(draw.uniform(0.05, 0.15) if is_last else draw.uniform(0, 0.9))
             program.type(CTRL_C)
-            if number == moments - 1:
+            if is_last:  # it is still being read
                 program.watch(draw.uniform(0, 0.5))
                 program.type(CTRL_C)
                 break
