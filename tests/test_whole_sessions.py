@@ -120,7 +120,10 @@ def test_a_pinned_turn_stays_and_a_forgotten_one_comes_back(tiny: Program) -> No
     assert "4711" not in "".join(say(tiny, "/see"))
 
     recalled = say(tiny, "/recall 1")
-    assert recalled[-1] == "turn 1 is remembered again, as turn 8"
+    assert recalled[-2:] == [
+        "turn 1 is remembered again, as turn 8",
+        "── turns 3–4 have left memory (127 tokens) · /recall 3 ──",
+    ]
     cost = number_in(r"reads (\d+) tokens, pushes out turns? ", recalled[0])
     assert "> user: the key is 4711" in say(tiny, "/see")
     tokens = cost - 2 - 1  # the end of the turn before belongs to that; a blank before the answer is weighed
@@ -316,6 +319,25 @@ def test_ctrl_z_at_the_prompt_gives_the_terminal_back_and_fg_goes_on(tmp_path: P
         program.type(CTRL_D)
         assert program.waits(lambda: program.rows[-1] == "$")
         program.type("stty -g > after; exit\r")
+        assert program.status() == 0
+        before, stopped, after = ((tmp_path / name).read_text() for name in ("before", "stopped", "after"))
+        assert before == stopped == after
+
+
+def test_ctrl_z_at_the_prompt_gives_every_mode_back(tmp_path: Path) -> None:
+    """Under a shell that mends nothing: an interactive one would put IXON back by itself."""
+    script = "set -m; stty -g > before; sinkchat run; stty -g > stopped; sleep 0.5; fg; echo left $?; stty -g > after"
+    with at_the_prompt(tmp_path, f"cd {tmp_path}; {script}") as program:
+        program.type("ab")
+        assert program.shows("> ab")
+        program.type(CTRL_Z)
+        assert program.shows("Stopped")
+        assert program.waits(lambda: "> ab" in program.rows[-2:])
+        program.type("c\r")
+        assert program.shows("you said: abc")
+        assert program.is_asked()
+        program.type(CTRL_D)
+        assert program.shows("left 0")
         assert program.status() == 0
         before, stopped, after = ((tmp_path / name).read_text() for name in ("before", "stopped", "after"))
         assert before == stopped == after

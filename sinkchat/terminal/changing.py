@@ -63,7 +63,11 @@ def pin(desk: Desk, argument: str) -> Iterator[Output]:
         return
     if not argument.isdecimal():
         yield f"reads {conversation.weigh(_noted(argument)).tokens:,} tokens"
-        yield from conversation.read(argument, NOTED)
+        try:
+            yield from conversation.read(argument, NOTED)
+        except TurnCancelled:
+            yield Draft(f"/pin {argument}")
+            raise
         turn = conversation.latest
     else:
         turn = int(argument)
