@@ -64,7 +64,7 @@ HOSTILE = st.lists(
     min_size=1,
     max_size=12,
 ).map("".join)
-everyday = settings(deadline=None, max_examples=60)
+everyday = settings(deadline=None, max_examples=40)
 SIZES = st.sampled_from([(80, 24), (140, 40), (50, 10), (20, 6), (66, 16)])
 
 
