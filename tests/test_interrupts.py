@@ -213,3 +213,19 @@ def test_a_turn_that_was_stopped_before_the_latest_one_is_no_reason_to_leave() -
     stream, person = Terminal(), Asked("")
     assert conversed(Stopped(capacity=1_000), person, stream) is ExitStatus.OK
     assert stream.getvalue().endswith("Ctrl-D or /exit leaves\n")
+
+
+def test_a_second_ctrl_c_while_the_prompt_is_opening_leaves() -> None:
+    class Impatient(OnOneLine):
+        def read(self, draft: str = "") -> str:
+            if self.drafts:
+                press_ctrl_c()  # nobody hears keys yet
+            return super().read(draft)
+
+    class Stopped(ScriptedConversation):
+        def send(self, text: object) -> Iterator[Event]:
+            press_ctrl_c()
+            yield from super().send(text)  # type: ignore[arg-type]
+
+    status = conversed(Stopped(capacity=1_000), Impatient("word " * 300), Terminal())
+    assert status is ExitStatus.INTERRUPTED
