@@ -22,8 +22,6 @@ def started(home: Path) -> Program:
         f"stty -g > {home}/before; sinkchat run; echo left with $?; stty -g > {home}/after",
         home,
         program="interrupt_program.py",
-        ANSWER_TOKENS="150",
-        TOKEN_SECONDS="0.003",
     )
 
 
@@ -68,10 +66,10 @@ def interrupt_exchanges(home: Path, draw: random.Random, *, moments: int) -> Cou
             assert program.is_asked(), program.rows
             said = len(program.raw)
             is_last = number == moments - 1
-            program.type(f"m{number} {'x ' * (300 if is_last else draw.choice((1, 50, 300)))}!")
+            program.type(f"m{number} {'x ' * (300 if is_last else draw.choice((50, 200, 300)))}!")
             assert program.waits(lambda: "!" in program.rows[-2] or "!" in program.rows[-1]), program.rows
             program.type("\r")
-            program.watch(draw.uniform(0.05, 0.15) if is_last else draw.uniform(0, 0.9))
+            program.watch(draw.uniform(0.05, 0.15) if is_last else draw.uniform(0, 0.7))
             program.type(CTRL_C)
             if is_last:  # it is still being read
                 program.watch(draw.uniform(0, 0.5))

@@ -48,8 +48,10 @@ class Interrupts:
         """
         if not self.pressed_lately:
             self._forget()
+        before = self._pressed_at
         yield
-        if self._pressed_at is not None and self._clock() - self._pressed_at > _MOMENT_SECONDS:
+        now = self._pressed_at
+        if now is not None and (now == before or self._clock() - now > _MOMENT_SECONDS):
             self._forget()
 
     @contextmanager
