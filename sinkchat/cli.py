@@ -4,23 +4,34 @@ Nothing is decided here but how an option is typed. Importing this module import
 looked for inside functions, after the options have been understood.
 """
 
+import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import typer
 
 from sinkchat.errors import ExitStatus, SinkchatError, UsageError
-from sinkchat.terminal import inventory, options
+from sinkchat.terminal import inventory, options, session_commands, sessions
 from sinkchat.terminal.app import Run
 from sinkchat.terminal.config import keys_of, read_config
 from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.environment import ColorChoice, Environment, silence
 from sinkchat.terminal.loading import leave_at_once, load_is_running
 from sinkchat.terminal.options import GroupedHelp
-from sinkchat.terminal.request import Chosen, Request, load_options_for, request_for, run_options_for, settled
+from sinkchat.terminal.request import (
+    Chosen,
+    Request,
+    keeping_for,
+    load_options_for,
+    request_for,
+    resumed,
+    run_options_for,
+    settled,
+)
 from sinkchat.terminal.screen import Beside
 
 ParserError = cast(type[Exception], typer.BadParameter.__base__)
@@ -37,10 +48,11 @@ def start_with_model(request: Request, progress: Callable[[str], None]) -> Conve
     progress("starting")
     from sinkchat.chat.start import start_session
     from sinkchat.models.loading import LoadOptions
+    from sinkchat.models.sources import DEFAULT_MODEL
 
-    named = {} if request.model is None else {"name": request.model}
-    return start_session(
-        **named,
+    name = DEFAULT_MODEL if request.model is None else request.model
+    session = start_session(
+        name,
         load=LoadOptions(**request.load),
         memory=request.memory,
         chat=request.chat,
@@ -48,6 +60,10 @@ def start_with_model(request: Request, progress: Callable[[str], None]) -> Conve
         system=request.system,
         progress=progress,
     )
+    if request.kept is not None:
+        source = str(Path(name).absolute()) if Path(name).exists() else name
+        request.kept.take_up(session, memory=request.memory, source=source, system=request.system, progress=progress)
+    return session
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +109,7 @@ def main(
 def console() -> int:
     """The entry of the program. A model that is still being loaded is left where it is."""
     status = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the status is settled, and torch takes a while to shut down
     if load_is_running():
         leave_at_once(status)
     return status
@@ -171,6 +188,9 @@ def run(
     output_form: Annotated[Literal["text", "jsonl"] | None, options.Format] = None,
     fit: Annotated[Literal["warn", "error"] | None, options.Fit] = None,
     interactive: Annotated[bool, options.Interactive] = False,
+    continue_: Annotated[bool, options.Continue] = False,
+    session: Annotated[str | None, options.Session] = None,
+    no_save: Annotated[bool, options.NoSave] = False,
     panel: Annotated[Literal["auto", "full", "line", "off"] | None, options.Panel] = None,
     markdown: Annotated[Literal["light", "off"] | None, options.Markdown] = None,
     ascii: Annotated[bool, options.Ascii] = False,  # noqa: A002
@@ -188,20 +208,48 @@ def run(
     Each option can also be given as SINKCHAT_<NAME>, such as SINKCHAT_CACHE_SIZE=512, and in config.toml.
     """
     world = cast(_World, context.obj)
-    chosen = _chosen(context, world.environment)
-    looks = run_options_for(chosen, accessible=world.environment.is_accessible)
-    request = request_for(chosen)
-    return lambda: Run(looks, world.environment).main(lambda progress: world.start(request, progress))
+    typed = options.typed(context, world.environment.variables)
+    written = _written(context, world.environment)
+    return lambda: _run(world, typed, written)
+
+
+def _run(world: _World, typed: Mapping[str, Chosen], written: Mapping[str, Chosen]) -> ExitStatus:
+    """One run of what was typed, over what the conversation that goes on was, over what config.toml says."""
+    chosen = settled(typed, written)
+    run = Run(run_options_for(chosen, accessible=world.environment.is_accessible), world.environment)
+    keeping = keeping_for(chosen)
+    request_for(chosen)  # a slip is told before a conversation is opened
+    kept = keeping.place(sessions.store_of(world.environment), is_talk=run.is_talk)
+    try:
+        past = resumed(kept.past if kept is not None else None)
+        request = request_for(settled(typed, past, written), kept=kept)
+        return run.main(lambda progress: world.start(request, progress))
+    finally:
+        if kept is not None:
+            kept.close()
+
+
+def _written(context: typer.Context, environment: Environment) -> dict[str, Chosen]:
+    """What config.toml says, as far as the command knows it; all keys are those of `run`."""
+    written = read_config(environment.config_folder, keys_of(run))
+    return {name: given for name, given in written.items() if name in context.params}
 
 
 def _chosen(context: typer.Context, environment: Environment) -> dict[str, Chosen]:
-    """What was given on the command line, in a variable or in config.toml, by the name of the parameter.
+    """What was given on the command line, in a variable or in config.toml, by the name of the parameter."""
+    return settled(options.typed(context, environment.variables), _written(context, environment))
 
-    A command takes from the file what it knows; all keys are those of `run`.
-    """
-    typed = options.typed(context, environment.variables)
-    written = read_config(environment.config_folder, keys_of(run))
-    return settled(typed, {name: given for name, given in written.items() if name in context.params})
+
+@app.command(cls=GroupedHelp)
+def resume(context: typer.Context, name: Annotated[str | None, options.Conversation] = None) -> Action:
+    """Go on with the latest conversation, or the named one, as if it had never stopped."""
+    world = cast(_World, context.obj)
+    written = read_config(world.environment.config_folder, keys_of(run))
+    if name is None:
+        return lambda: _run(world, {"continue_": Chosen(True, "resume", "flag")}, written)
+    if name not in sessions.store_of(world.environment):
+        sessions.store_of(world.environment).summary(name)  # says what there is
+    return lambda: _run(world, {"session": Chosen(name, "resume", "flag")}, written)
 
 
 @app.command(cls=GroupedHelp)
@@ -257,3 +305,6 @@ def pull(
     environment = cast(_World, context.obj).environment
     load = load_options_for(_chosen(context, environment))
     return lambda: inventory.pull_model(environment, model, load)
+
+
+app.add_typer(session_commands.app, name="sessions")

@@ -100,6 +100,12 @@ class ScriptedConversation:
         self.changes: list[tuple[str, object]] = []
         """what was asked to be changed"""
 
+    kept_as: str | None = None
+    first = 1
+
+    def close(self) -> str:
+        return ""
+
     @property
     def latest(self) -> int:
         return len(self.turns)
@@ -170,7 +176,9 @@ class ScriptedConversation:
 
     def proceed(self) -> Iterator[Event]:
         if not self.can_proceed:
-            raise UsageError("the latest answer is complete: there is nothing to continue", hint="/retry draws another")
+            raise UsageError(
+                "the latest answer is complete: there is nothing to continue", hint="/retry draws another"
+            )
         self._stopped = False
         yield from self._answer(["and ", "so ", "on"])
 

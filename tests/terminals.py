@@ -1,6 +1,6 @@
 """The program on a terminal, as a person sees it: keys in, a screen out.
 
-`sinkchat` in a command stands for one of the programs next to this file: with a scripted conversation, or a tiny model.
+`sinkchat` in a command stands for one of the programs next to this file: with a scripted conversation, or a model.
 """
 
 import os
@@ -15,7 +15,7 @@ import pexpect
 import pyte
 
 TESTS = Path(__file__).parent
-CTRL_C, CTRL_D, CTRL_J, CTRL_Z = "\x03", "\x04", "\n", "\x1a"
+CTRL_C, CTRL_D, CTRL_J, CTRL_U, CTRL_Z = "\x03", "\x04", "\n", "\x15", "\x1a"
 ALT_ENTER, ESCAPE, F2, UP = "\x1b\r", "\x1b", "\x1bOQ", "\x1b[A"
 PASTE, PASTED = "\x1b[200~", "\x1b[201~"
 
@@ -112,6 +112,10 @@ class Program:
     def loses(self, text: str, seconds: float = 20) -> bool:
         """Waits until `text` stands on the screen no more."""
         return self.waits(lambda: text not in "\n".join(self.rows), seconds)
+
+    def writes(self, text: str, seconds: float = 20) -> bool:
+        """Waits until `text` was written, wherever rows end."""
+        return self.waits(lambda: text in self.written, seconds)
 
     def is_asked(self, seconds: float = 20) -> bool:
         """Waits for a prompt with an empty line, with or without a row below it."""

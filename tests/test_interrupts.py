@@ -137,8 +137,10 @@ class OnOneLine:
         return self._line
 
 
-def conversed(conversation: ScriptedConversation, person: OnOneLine, stream: Terminal) -> ExitStatus:
-    clock = Clock()
+def conversed(
+    conversation: ScriptedConversation, person: OnOneLine, stream: Terminal, clock: Clock | None = None
+) -> ExitStatus:
+    clock = clock or Clock()
     screen = Screen(stream, clock=clock)
     desk = Desk(lambda: conversation)
     view = PersonView(
@@ -170,11 +172,12 @@ def test_one_ctrl_c_between_an_answer_and_the_prompt_does_not_leave() -> None:
         def write(self, text: str) -> int:
             if text == "\n":  # the blank line after an answer
                 self.pressed += 1
+                clock.leap += 10
                 press_ctrl_c()
             return super().write(text)
 
-    stream, person = Pressing(), OnOneLine("hello")
-    assert conversed(ScriptedConversation(), person, stream) is ExitStatus.OK
+    clock, stream, person = Clock(), Pressing(), OnOneLine("hello")
+    assert conversed(ScriptedConversation(), person, stream, clock) is ExitStatus.OK
     assert (stream.pressed > 0, person.drafts) == (True, ["", ""])
 
 
@@ -188,3 +191,41 @@ def test_ctrl_c_in_the_moment_after_enter_belongs_to_the_message() -> None:
     conversation, person = ScriptedConversation(capacity=1_000), Hasty("word " * 300)
     assert conversed(conversation, person, Terminal()) is ExitStatus.OK
     assert (person.drafts, conversation.heard) == (["", "word " * 300], [])
+
+
+def test_a_turn_that_was_stopped_before_the_latest_one_is_no_reason_to_leave() -> None:
+    class Asked(OnOneLine):
+        def read(self, draft: str = "") -> str:
+            if len(self.drafts) == 2:
+                self.drafts.append(draft)
+                raise KeyboardInterrupt  # on an empty line
+            if len(self.drafts) < 2:
+                self.drafts.append(draft)
+                return "word " * 300 if len(self.drafts) == 1 else "hello"
+            raise EOFError
+
+    class Stopped(ScriptedConversation):
+        def send(self, text: object) -> Iterator[Event]:
+            if text != "hello":
+                press_ctrl_c()
+            yield from super().send(text)  # type: ignore[arg-type]
+
+    stream, person = Terminal(), Asked("")
+    assert conversed(Stopped(capacity=1_000), person, stream) is ExitStatus.OK
+    assert stream.getvalue().endswith("Ctrl-D or /exit leaves\n")
+
+
+def test_a_second_ctrl_c_while_the_prompt_is_opening_leaves() -> None:
+    class Impatient(OnOneLine):
+        def read(self, draft: str = "") -> str:
+            if self.drafts:
+                press_ctrl_c()  # nobody hears keys yet
+            return super().read(draft)
+
+    class Stopped(ScriptedConversation):
+        def send(self, text: object) -> Iterator[Event]:
+            press_ctrl_c()
+            yield from super().send(text)  # type: ignore[arg-type]
+
+    status = conversed(Stopped(capacity=1_000), Impatient("word " * 300), Terminal())
+    assert status is ExitStatus.INTERRUPTED

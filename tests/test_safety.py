@@ -17,7 +17,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output.vt100 import Vt100_Output
 from scripted import ScriptedConversation, ScriptedExchange
+from terminals import at_the_prompt
 from test_terminal_sanitize import UNSAFE
 from worlds import Terminal, environment
 
@@ -31,6 +35,7 @@ from sinkchat.terminal.desk import Desk, PanelChoice
 from sinkchat.terminal.folding import Folds, TextFile
 from sinkchat.terminal.frames import Frames
 from sinkchat.terminal.gauge import Gauge
+from sinkchat.terminal.keyboard import Keyboard
 from sinkchat.terminal.person import Look, PersonView
 from sinkchat.terminal.repl import Repl
 from sinkchat.terminal.sanitize import visible
@@ -59,7 +64,7 @@ HOSTILE = st.lists(
     min_size=1,
     max_size=12,
 ).map("".join)
-everyday = settings(deadline=None, max_examples=60)
+everyday = settings(deadline=None, max_examples=40)
 SIZES = st.sampled_from([(80, 24), (140, 40), (50, 10), (20, 6), (66, 16)])
 
 
@@ -100,7 +105,7 @@ class Hostile(ScriptedConversation):
         self._text = text
         self.card = ModelCard(text, text, text, text, 4096)
         self.sources = {"temperature": text, "seed": "flag"}
-        list(self.read("a b c d e f", "g h"))
+        list(self.read(text, text))
         self.turns[-1].user = self.turns[-1].answer = self.system = text
         self.fails = [CacheFull(text, hint=text)]
 
@@ -109,11 +114,11 @@ class Hostile(ScriptedConversation):
         return ScriptedExchange(self._text, self._text)
 
     def weigh(self, text: str) -> Weight:
-        return super().weigh(visible(text))
+        """The same for every text: blanks, by which words are counted, are not all blanks when written out."""
+        return Weight(9, (1,))
 
     def read(self, user: str, assistant: str) -> Iterator[Event]:
-        """Counts the words of what is written out, which has other blanks."""
-        yield from super().read(visible(user), visible(assistant))
+        yield from super().read("a b c d e f", "g h i")
 
     def send(self, text: str | Iterable[str]) -> Iterator[Event]:
         yield from super().send(visible("".join(text)))
@@ -365,3 +370,39 @@ def test_nothing_hostile_is_in_a_file_or_its_name(name: str, content: str) -> No
     assert not leaked("".join(paths("./", "")))
     attached = Folds().attached(TextFile(name, content, 0))
     assert not leaked(attached)
+
+
+DRAWN = re.compile(
+    OURS.pattern
+    + r"|\x1b\[\?(?:12|1)[hl]|\x1b\[[0-9]*[BD]|[\r\x08]"  # a blinking cursor, cursor keys, down, left, back
+)
+"""what prompt_toolkit writes besides"""
+
+
+def drawn_of(typed: str, pasted: str) -> tuple[str, str]:
+    """The line that is read, and what is drawn for it, toolbar and all."""
+    drawn = io.StringIO()
+    output = Vt100_Output(drawn, lambda: Size(rows=24, columns=80), term="xterm-256color", enable_bell=False)
+    with create_pipe_input() as keys:
+        keyboard = Keyboard(keys_from=keys, drawn_on=output, toolbar=lambda columns: pasted)
+        keys.send_text(f"{typed}\x1b[200~{pasted}\x1b[201~\r")
+        return keyboard.read("draft "), drawn.getvalue()
+
+
+@pytest.mark.parametrize("attack", [attack for attack in ATTACKS if not 0xD800 <= ord(attack[0]) < 0xE000])
+def test_nothing_hostile_is_drawn_on_the_line(attack: str) -> None:
+    typed = attack if ord(attack[0]) >= 0x80 else "a"  # the others are keys
+    line, drawn = drawn_of(typed, f"x{attack}y")
+    assert line == f"draft {visible(typed)}{visible(f'x{attack}y'.replace(chr(13), chr(10)))}"
+    assert not {sign for sign in DRAWN.sub("", drawn) if ord(sign) in UNSAFE}
+
+
+def test_what_a_terminal_gets_of_hostile_keys(tmp_path: Path) -> None:
+    with at_the_prompt(tmp_path) as program:
+        before = len(program.raw)
+        program.type("a\u202eb\u2066\U000e0041\x9b2J\x1b[200~\u202e\x1b[2J\x07\x1b[201~c")
+        assert program.shows("a\\u202eb\\u2066\\U000e0041\\x9b2J\\u202e\\x1b[2J\\x07c")
+        program.type("\r")
+        assert program.shows("you said: a\\u202eb")
+        written = program.raw[before:].decode()
+    assert not {sign for sign in DRAWN.sub("", written) if ord(sign) in UNSAFE}

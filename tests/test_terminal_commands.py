@@ -401,7 +401,7 @@ def test_pin_says_what_it_costs_and_what_is_pinned() -> None:
 def test_a_text_is_pinned_as_a_turn_of_its_own() -> None:
     desk = desk_after("one")
     assert told(desk, "/pin the key is 42") == [
-        "reads 4 tokens",
+        "reads 5 tokens",
         "reads 12 tokens again · Ctrl-C leaves everything as it was",
         "turn 2 is pinned: pinned 5 + window 7/95 + forgotten 0 = seen 12",
     ]
@@ -417,7 +417,7 @@ def test_recall_reads_a_forgotten_turn_as_a_quoted_note() -> None:
     list(scripted(desk).send("n o p q r s"))
     assert scripted(desk).turns[0].left == 0
     assert told(desk, "/recall 1") == [
-        "reads 17 tokens, pushes out turns 2–4",
+        "reads 18 tokens, pushes out turns 2–4",
         "turn 1 is remembered again, as turn 5",
     ]
     assert scripted(desk).past == [(desk_note, "Noted.")]
@@ -425,7 +425,7 @@ def test_recall_reads_a_forgotten_turn_as_a_quoted_note() -> None:
 
 def test_a_turn_too_large_for_the_window_is_not_recalled() -> None:
     desk = desk_after("word " * 30, capacity=25)
-    assert refusal(desk, "/recall 1")[0] == "turn 1 is 43 tokens, and the window holds 20"
+    assert refusal(desk, "/recall 1")[0] == "turn 1 is 44 tokens, and the window holds 20"
 
 
 def test_stats_add_up() -> None:

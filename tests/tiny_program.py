@@ -1,6 +1,7 @@
 """The whole program with a tiny random model: its cache wraps around, is taken back and pinned for real.
 
-Answers are greedy and `ANSWER_TOKENS` long; the cache holds `CAPACITY` tokens; `TOKEN_SECONDS` slows it.
+Answers are greedy and 12 tokens long; the cache holds `CAPACITY` tokens. A message that begins with "slowly" is
+answered so, above all before its first event. Where `LOAD_FAILS` says why, there is no model after a second.
 """
 
 import os
@@ -9,40 +10,43 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from sinkchat.chat.events import Event, PromptProgress, TextDelta
-from sinkchat.chat.session import ChatSession
 from sinkchat.cli import main
+from sinkchat.errors import ModelNotFound
+from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.request import Request
 
-TOKEN_SECONDS = float(os.environ.get("TOKEN_SECONDS", "0"))
+TOKEN_SECONDS = 0.03
 
 
-class SlowSession(ChatSession):
-    """A session that takes its time, above all before the first event of a turn."""
-
-    def send(self, text: str | Iterable[str]) -> Iterator[Event]:
-        time.sleep(20 * TOKEN_SECONDS)
-        for event in super().send(text):
-            yield event
-            if isinstance(event, (TextDelta, PromptProgress)):
-                time.sleep(TOKEN_SECONDS)
-
-
-def start(request: Request, progress: Callable[[str], None]) -> ChatSession:
+def start(request: Request, progress: Callable[[str], None]) -> Conversation:
     progress("loading tiny")
+    if "LOAD_FAILS" in os.environ:
+        time.sleep(1)
+        raise ModelNotFound(os.environ["LOAD_FAILS"])
     import torch
     from streams import engine_for
     from tiny import tiny_model, tiny_tokenizer
 
     from sinkchat.cache.policy import EvictMessages
     from sinkchat.chat.options import ChatOptions, ModelCard
+    from sinkchat.chat.session import ChatSession
+
+    class SlowSession(ChatSession):
+        def send(self, text: str | Iterable[str]) -> Iterator[Event]:
+            seconds = TOKEN_SECONDS if isinstance(text, str) and text.startswith("slowly") else 0
+            time.sleep(20 * seconds)
+            for event in super().send(text):
+                yield event
+                if isinstance(event, PromptProgress | TextDelta):
+                    time.sleep(seconds)
 
     torch.set_num_threads(1)
-    capacity = int(os.environ.get("CAPACITY", "160"))
+    capacity = int(os.environ.get("CAPACITY", "400"))
     return SlowSession(
         engine_for(tiny_model("llama", 2), EvictMessages(), capacity=capacity, pinned=0, chunk_size=16),
         tiny_tokenizer(),
         card=ModelCard("tiny", "none", "float32", "cpu", 4096),
-        options=ChatOptions(temperature=0, max_tokens=int(os.environ.get("ANSWER_TOKENS", "12"))),
+        options=ChatOptions(temperature=0, max_tokens=12),
         system=request.system,
     )
 

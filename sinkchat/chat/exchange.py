@@ -5,6 +5,7 @@ what a person can ask for is the session's matter.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from sinkchat.cache.policy import Span
@@ -19,10 +20,20 @@ from sinkchat.chat.turns import Beginning
 from sinkchat.engine.engine import Step
 from sinkchat.engine.sampling import Sampler
 from sinkchat.engine.segment import Segment
-from sinkchat.errors import CacheFull
+from sinkchat.errors import CacheFull, UsageError
 
 _CHARACTER = 4
 """bytes, and so tokens, that the longest character takes"""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """How an answer is drawn, and how its tokens are read."""
+
+    sampler: Sampler
+    max_tokens: int
+    stop_texts: tuple[str, ...]
+    detokenizer: Detokenizer
 
 
 class Exchanges:
@@ -43,12 +54,61 @@ class Exchanges:
         """Whether what is going on is to end."""
         return self.stop_requested
 
-    def read_opening(self, started: float) -> Iterator[Event]:
+    def begin(self) -> float:
+        """The time, as something begins that can be stopped; stops asked for before are forgotten."""
+        self.stop_requested = False
+        return self._clock()
+
+    def converse(self, text: str | Iterable[str], drawing: Drawing) -> Iterator[Event]:
+        """A message, which may still be arriving, and its answer; before its first token, all is taken back."""
+        memory, started = self.memory, self.begin()
+        before = memory.length
+        yield from self._read_opening(started)
+        with memory.turn():
+            yield from self._read_turn(text, started=started, before=before)
+            prompt_tokens = memory.length - before
+            steps = self._drawn(drawing)
+            first = next(steps, None)
+            if first is None:
+                raise TurnCancelled
+        ttft = self._clock() - started
+        yield from self._speak(chain([first], steps), drawing, prompt_tokens=prompt_tokens, ttft=ttft)
+
+    def remember(self, user: str, assistant: str) -> Iterator[Event]:
+        """A past exchange enters memory whole or, on a stop, not at all."""
+        memory, started = self.memory, self.begin()
+        before = memory.length
+        yield from self._read_opening(started)
+        with memory.turn():
+            answer = self.template.answer(assistant)
+            yield from self._read_turn(user, answer=answer, started=started, before=before)
+            memory.ledger.name(answer=assistant)
+            memory.transcript.add_answer(assistant)
+            self.answer = None
+
+    @property
+    def can_proceed(self) -> bool:
+        """Whether the latest answer was cut, and can go on."""
+        return self.answer is not None and self.answer.finish != "stop" and not self.memory.is_closed
+
+    def proceed(self, drawing: Drawing) -> Iterator[Event]:
+        """The latest answer goes on. Raises UsageError where it ended by itself."""
+        if self.answer is None or not self.can_proceed:
+            raise UsageError(
+                "the latest answer is complete: there is nothing to continue", hint="/retry draws another"
+            )
+        started = self.begin()
+        for step in self.memory.engine.read(()):
+            yield from self._evictions(step)
+        drawing = replace(drawing, detokenizer=self.answer.detokenizer)
+        yield from self._speak(self._drawn(drawing), drawing, prompt_tokens=0, ttft=self._clock() - started)
+
+    def _read_opening(self, started: float) -> Iterator[Event]:
         """The opening enters an empty memory."""
         if self.memory.length == 0 and self.template.opening:
             yield from self._read([Segment(self.template.opening)], started, len(self.template.opening))
 
-    def read_turn(
+    def _read_turn(
         self, text: str | Iterable[str], *, answer: tuple[int, ...] = (), started: float, before: int
     ) -> Iterator[Event]:
         """A message, and the ids of its answer where that is given, enter memory; ends with `PromptRead`.
@@ -71,7 +131,7 @@ class Exchanges:
     def read_cut_turn(self, said: Said) -> Iterator[Event]:
         """The latest turn of the transcript, which was cut in its answer or before, enters memory."""
         memory, started = self.memory, self._clock()
-        yield from self.read_opening(started)
+        yield from self._read_opening(started)
         segments = list(self._opening_a_turn(self._user_turn(said.user)))
         yield from self._read_answer(segments, said.answer, started)
         memory.ledger.name(user=said.user, answer=said.answer)
@@ -89,29 +149,16 @@ class Exchanges:
         self.answer = self._fresh_answer(detokenizer, ())
         self.answer.finish = finish
 
-    def read_pending(self) -> Iterator[Event]:
-        """What was drawn and not fed yet enters memory."""
-        for step in self.memory.engine.read(()):
-            yield from self._evictions(step)
-
-    def drawn(self, sampler: Sampler, *, max_tokens: int) -> Iterator[Step]:
+    def _drawn(self, drawing: Drawing) -> Iterator[Step]:
         """Tokens of an answer, until it ends, is long enough or is stopped."""
         return self.memory.engine.generate(
-            sampler, stop_ids=self.stop_ids, max_tokens=max_tokens, stopped=self.stopped
+            drawing.sampler, stop_ids=self.stop_ids, max_tokens=drawing.max_tokens, stopped=self.stopped
         )
 
-    def speak(
-        self,
-        steps: Iterable[Step],
-        *,
-        detokenizer: Detokenizer,
-        stop_texts: tuple[str, ...],
-        prompt_tokens: int,
-        ttft: float,
-    ) -> Iterator[Event]:
+    def _speak(self, steps: Iterable[Step], drawing: Drawing, *, prompt_tokens: int, ttft: float) -> Iterator[Event]:
         """The text of an answer, then `TurnEnded`."""
         memory = self.memory
-        self.answer = answer = self._fresh_answer(detokenizer, stop_texts)
+        self.answer = answer = self._fresh_answer(drawing.detokenizer, drawing.stop_texts)
         try:
             yield from answer.events(steps, evictions=self._evictions, stopped=self.stopped)
         finally:

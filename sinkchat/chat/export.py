@@ -4,7 +4,7 @@ JSON lines have the form that `sinkchat run --input jsonl` and `/load` read. Not
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from sinkchat.chat.options import ModelCard
@@ -17,6 +17,13 @@ class Exchange(Protocol):
     def user(self) -> str: ...
     @property
     def answer(self) -> str: ...
+
+
+class Held(Protocol):
+    """A turn that the window holds something of."""
+
+    @property
+    def number(self) -> int: ...
 
 
 class Exported(Protocol):
@@ -34,9 +41,10 @@ class Exported(Protocol):
     @property
     def latest(self) -> int: ...
     @property
-    def remembered(self) -> frozenset[int]:
-        """The turns that memory holds something of."""
-        ...
+    def held(self) -> Sequence[Held]: ...
+
+    @property
+    def pinned_turns(self) -> tuple[int, ...]: ...
 
     def said(self, turn: int) -> Exchange: ...
 
@@ -50,14 +58,16 @@ def as_markdown(conversation: Exported) -> Iterator[str]:
     yield f"# A conversation with {card.name}\n"
     if conversation.system:
         yield f"\n{_quoted(conversation.system)}\n"
+    held = {turn.number for turn in conversation.held}
     is_told = False
     for number in range(conversation.first, conversation.latest + 1):
-        if number in conversation.remembered and not is_told:
+        if number in held and not is_told:
             is_told = True
             if number > conversation.first:
-                yield "\n---\n\n*Memory begins here: the turns above are forgotten.*\n"
+                yield "\n---\n\n*Memory begins here: the turns above are forgotten, but for those that are pinned.*\n"
         said = conversation.said(number)
-        yield f"\n## Turn {number}\n\n{_quoted(said.user)}\n\n{said.answer.strip()}\n"
+        pinned = " (pinned)" if number in conversation.pinned_turns else ""
+        yield f"\n## Turn {number}{pinned}\n\n{_quoted(said.user)}\n\n{said.answer.strip()}\n"
 
 
 def as_jsonl(conversation: Exported) -> Iterator[str]:

@@ -70,13 +70,16 @@ class Memory:
         self.forget_turn()
         self.engine.cache.pinned = sinks
         self.engine.reset()
-        self.ledger, self.transcript, self.is_closed = TurnLedger(), Transcript(), True
+        recorder = self.transcript.recorder
+        self.ledger, self.transcript, self.is_closed = TurnLedger(), Transcript(recorder=recorder), True
+        recorder.clear()
 
     def unclear(self) -> None:
         """Brings back what was cleared."""
         if self._before_clearing is not None:
             self._restore(self._before_clearing)
             self._before_clearing = None
+            self.transcript.recorder.unclear()
 
     @contextmanager
     def turn(self) -> Iterator[None]:

@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
+from sinkchat.chat.journal import FORMAT
 from sinkchat.chat.options import ChatOptions, MemoryOptions
 from sinkchat.chat.outline import Outline, OutlineMismatch
 from sinkchat.chat.transcript import Transcript
 from sinkchat.errors import SinkchatError
-
-FORMAT = 1
-"""of the records; a conversation of a higher one is not read"""
 
 _MOST_LOST = 100_000
 """turns that may be missing between two records: more is no gap but a mistake"""
@@ -29,6 +27,8 @@ class Header:
     id: str
     created: str
     model: str
+    source: str
+    """what stands for the model when it is to be loaded"""
     quant: str
     dtype: str
     memory: MemoryOptions
@@ -119,6 +119,7 @@ class _Replay:
             id=record["id"],
             created=str(record["created"]),
             model=model["name"],
+            source=str(model.get("source", model["name"])),
             quant=model["quant"],
             dtype=model["dtype"],
             memory=MemoryOptions(**known),

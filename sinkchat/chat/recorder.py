@@ -1,17 +1,19 @@
 """A conversation is written down while it happens, so that it outlasts the process.
 
-What is said goes to the journal word by word, an answer once a second; what has become of memory follows when a turn
-or a change is complete, and from then on it is certain. Nothing here decides what a conversation is: the transcript
-and the session tell what happens, the keeper knows where it is kept, and where keeping fails the conversation goes on.
+What is said goes to the journal word by word, an answer once a second; what has become of memory follows when a
+turn or a change is complete, and from then on it is certain. Nothing here decides what a conversation is: transcript
+and session tell what happens, the keeper knows where it is kept, and where keeping fails the conversation goes on.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sinkchat.chat.journal import FORMAT
 from sinkchat.chat.options import MemoryOptions, ModelCard
-from sinkchat.chat.outline import Outline
-from sinkchat.chat.saved import Keeper
+
+if TYPE_CHECKING:
+    from sinkchat.chat.outline import Outline
+    from sinkchat.chat.saved import Keeper
 
 ANSWER_SECONDS = 1.0
 """how much of an answer may be lost with the process"""
@@ -31,7 +33,7 @@ class Recorder(Protocol):
     def unclear(self) -> None: ...
     def system(self, text: str | None) -> None: ...
     def options(self, changed: Mapping[str, Any]) -> None: ...
-    def settled(self, outline: Callable[[], Outline]) -> None:
+    def settled(self, outline: "Callable[[], Outline]") -> None:
         """A turn or a change is complete, and memory is as the outline says."""
         ...
 
@@ -51,7 +53,7 @@ class NoRecorder:
     def unclear(self) -> None: ...
     def system(self, text: str | None) -> None: ...
     def options(self, changed: Mapping[str, Any]) -> None: ...
-    def settled(self, outline: Callable[[], Outline]) -> None: ...
+    def settled(self, outline: "Callable[[], Outline]") -> None: ...
 
     def news(self) -> str:
         return ""
@@ -63,7 +65,7 @@ NOBODY = NoRecorder()
 class JournalRecorder:
     """Writes to `keeper`. `begin` is the record that a part of the journal begins with."""
 
-    def __init__(self, keeper: Keeper, begin: Mapping[str, Any], *, clock: Callable[[], float]) -> None:
+    def __init__(self, keeper: "Keeper", begin: Mapping[str, Any], *, clock: Callable[[], float]) -> None:
         self._keeper = keeper
         self._begin = dict(begin)
         self._clock = clock
@@ -100,7 +102,7 @@ class JournalRecorder:
     def options(self, changed: Mapping[str, Any]) -> None:
         self._append({"op": "options", **changed})
 
-    def settled(self, outline: Callable[[], Outline]) -> None:
+    def settled(self, outline: "Callable[[], Outline]") -> None:
         now = outline()
         self._append({"op": "settled", **now.difference(self._outline)})
         self._outline = now

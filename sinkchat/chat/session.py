@@ -8,20 +8,20 @@ back or arranged anew, is in `memory` and `changes`. It knows no screen.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
+from dataclasses import asdict, replace
 from typing import Any
 
 from sinkchat.cache.policy import CacheState, EvictNothing
 from sinkchat.chat.answer import sampler_for
 from sinkchat.chat.changes import Change, Changes
 from sinkchat.chat.detokenize import Detokenizer
-from sinkchat.chat.events import Event, TurnCancelled
-from sinkchat.chat.exchange import Exchanges
+from sinkchat.chat.events import Event, Notice
+from sinkchat.chat.exchange import Drawing, Exchanges
 from sinkchat.chat.memory import Memory
 from sinkchat.chat.options import ChatOptions, ModelCard, Weight
 from sinkchat.chat.outline import Outline
 from sinkchat.chat.past import Past
+from sinkchat.chat.recorder import Recorder
 from sinkchat.chat.resuming import Resumption
 from sinkchat.chat.room import sink_count
 from sinkchat.chat.snapshot import SavedMemory, Unusable
@@ -62,6 +62,11 @@ class ChatSession:
         self._notices = tuple(notices)
         self._clock = clock
         self._memory = Memory(engine)
+        self.kept_as: str | None = None
+        """the name under which this conversation can be resumed, if it is kept"""
+        self.leave: Callable[[], str] = str
+        """makes what is kept ready to be resumed"""
+        self._options = ChatOptions()
         self.options = options if options is not None else ChatOptions()
         self.set_system(system)
 
@@ -73,7 +78,9 @@ class ChatSession:
     @options.setter
     def options(self, options: ChatOptions) -> None:
         self._sampler = sampler_for(options)
-        self._options = options
+        before, self._options = self._options, options
+        is_new = {name: value for name, value in asdict(options).items() if value != getattr(before, name)}
+        self.recorder.options(is_new)
         if options.seed is not None:
             self.engine.generator.manual_seed(options.seed)
         else:
@@ -104,6 +111,11 @@ class ChatSession:
         return self._exchanges.stop_ids
 
     @property
+    def first(self) -> int:
+        """The oldest turn whose words are kept."""
+        return self._memory.transcript.first
+
+    @property
     def latest(self) -> int:
         """The number of the latest turn; 0 before the first."""
         return self._memory.ledger.count
@@ -124,6 +136,16 @@ class ChatSession:
         return self.engine.device_bytes
 
     @property
+    def recorder(self) -> Recorder:
+        """Who writes this conversation down; assign another to begin."""
+        return self._memory.transcript.recorder
+
+    @recorder.setter
+    def recorder(self, recorder: Recorder) -> None:
+        self._memory.transcript.recorder = recorder
+        recorder.settled(lambda: self.outline)
+
+    @property
     def outline(self) -> Outline:
         """What memory holds, without its keys: to be recorded after each turn and change."""
         answer = self._exchanges.answer
@@ -134,17 +156,21 @@ class ChatSession:
         """Sentences that a person should read before the first turn."""
         return (*self._notices, *self.template.notices)
 
+    def add_notices(self, notices: Iterable[str]) -> None:
+        """More sentences that a person should read before the first turn."""
+        self._notices = (*self._notices, *notices)
+
     def set_system(self, text: str | None) -> None:
         """Begins a fresh conversation under another system prompt. None: what the template itself says."""
         template = ChatTemplate.from_tokenizer(self._tokenizer, system=text)
-        sinks = self._sink_count(template)
+        sinks = sink_count(template, self._sinks, capacity=self.state.capacity)
         self._speak_under(text, template)
         self._memory.clear(sinks=sinks, for_good=True)
 
     def change_system(self, text: str | None) -> Change:
         """Another system prompt for the conversation as it is held. What is remembered is read again behind it."""
         template = ChatTemplate.from_tokenizer(self._tokenizer, system=text)
-        sinks = self._sink_count(template)
+        sinks = sink_count(template, self._sinks, capacity=self.state.capacity)
         before = len(self.template.opening)
         if not self.latest or self.engine.cache.pinned < before or sinks < len(template.opening):
             raise UsageError(
@@ -152,11 +178,17 @@ class ChatSession:
                 hint="/clear, or a larger --sinks",
             )
         change = self._changes(template).after_opening_of(before)
-        return change.between(self._begin, lambda: self._speak_under(text, template))
+        return self._recorded_change(change, then=lambda: self._speak_under(text, template))
 
     def clear(self) -> None:
         """Begins a fresh conversation under the same system prompt. Until something is said, `undo` takes it back."""
-        self._memory.clear(sinks=self._sink_count(self.template))
+        self._memory.clear(sinks=sink_count(self.template, self._sinks, capacity=self.state.capacity))
+        self.recorder.settled(lambda: self.outline)
+
+    def close(self) -> str:
+        """Nothing more is said for now: what is kept is made ready to be resumed. What a person should hear of it."""
+        leave, self.leave = self.leave, str
+        return leave()
 
     def stop(self) -> None:
         """Asks the running turn to end at its next token. Only sets a flag: a signal handler may call it."""
@@ -168,35 +200,11 @@ class ChatSession:
         Closing the iterator stops the turn. Before the answer's first token, a stop or an error takes the turn back:
         memory is as it was (a stop raises `TurnCancelled`). After it, what was said is kept, and closed by the next.
         """
-        exchanges, memory, started = self._exchanges, self._memory, self._begin()
-        before = memory.length
-        yield from exchanges.read_opening(started)
-        with memory.turn():
-            yield from exchanges.read_turn(text, started=started, before=before)
-            prompt_tokens = memory.length - before
-            steps = exchanges.drawn(self._sampler, max_tokens=self._options.max_tokens)
-            first = next(steps, None)
-            if first is None:
-                raise TurnCancelled
-        yield from exchanges.speak(
-            chain([first], steps),
-            detokenizer=Detokenizer(self._tokenizer),
-            stop_texts=self._options.stop,
-            prompt_tokens=prompt_tokens,
-            ttft=self._clock() - started,
-        )
+        return self._recorded(self._exchanges.converse(text, self._drawing()))
 
     def read(self, user: str, assistant: str) -> Iterator[Event]:
         """A past exchange enters memory, without a reply: all of it or, on a stop, none. Ends with `PromptRead`."""
-        exchanges, memory, started = self._exchanges, self._memory, self._begin()
-        before = memory.length
-        yield from exchanges.read_opening(started)
-        with memory.turn():
-            answer = self.template.answer(assistant)
-            yield from exchanges.read_turn(user, answer=answer, started=started, before=before)
-            memory.ledger.name(answer=assistant)
-            memory.transcript.add_answer(assistant)
-            exchanges.answer = None
+        return self._recorded(self._exchanges.remember(user, assistant))
 
     def resume(self, past: Past, saved: SavedMemory | Unusable) -> Iterator[Event]:
         """A past conversation goes on here, where nothing was said yet, under its system prompt, with its options.
@@ -210,46 +218,33 @@ class ChatSession:
         self.options = replace(self._options, **kept)
         if isinstance(saved, SavedMemory) and self.sources.get("seed") != "flag":
             self.engine.generator.set_state(saved.draws)
-        self._begin()
+        self._exchanges.begin()
         taking_up = Resumption(self._memory, self._exchanges, self._changes(), model=self.card.name)
         yield from taking_up.events(past, saved, detokenizer=Detokenizer(self._tokenizer))
 
     @property
     def can_proceed(self) -> bool:
         """Whether the latest answer was cut, and can go on."""
-        answer = self._exchanges.answer
-        return answer is not None and answer.finish != "stop" and not self._memory.is_closed
+        return self._exchanges.can_proceed
 
     def proceed(self) -> Iterator[Event]:
         """The latest answer goes on where it was cut; ends with `TurnEnded`, whose text is what was added.
 
         Raises UsageError where it ended by itself.
         """
-        exchanges, started = self._exchanges, self._begin()
-        if exchanges.answer is None or not self.can_proceed:
-            raise UsageError(
-                "the latest answer is complete: there is nothing to continue", hint="/retry draws another"
-            )
-        yield from exchanges.read_pending()
-        yield from exchanges.speak(
-            exchanges.drawn(self._sampler, max_tokens=self._options.max_tokens),
-            detokenizer=exchanges.answer.detokenizer,
-            stop_texts=self._options.stop,
-            prompt_tokens=0,
-            ttft=self._clock() - started,
-        )
+        return self._recorded(self._exchanges.proceed(self._drawing()))
 
     def undo(self, turn: int | None = None) -> Change:
         """Takes back `turn` and all after it; None: the latest, or after `clear` that."""
-        return self._changes().undo(turn).between(self._begin)
+        return self._recorded_change(self._changes().undo(turn))
 
     def pin(self, turn: int) -> Change:
         """Keeps a turn for ever: it is pinned behind the opening."""
-        return self._changes().pin(turn).between(self._begin)
+        return self._recorded_change(self._changes().pin(turn))
 
     def unpin(self, turn: int) -> Change:
         """Lets a pinned turn leave again."""
-        return self._changes().unpin(turn).between(self._begin)
+        return self._recorded_change(self._changes().unpin(turn))
 
     def said(self, turn: int) -> Said:
         """What was said in a turn, word for word, also when memory has forgotten it."""
@@ -273,27 +268,35 @@ class ChatSession:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 
-    def _sink_count(self, template: ChatTemplate) -> int:
-        return sink_count(template, self._sinks, capacity=self.state.capacity)
-
     def _speak_under(self, system: str | None, template: ChatTemplate) -> None:
         self.system = system
+        self.recorder.system(system)
         self.template = template
         self._exchanges = Exchanges(
             self._memory, template, stop_ids=self._model_stop_ids | template.end_of_turn, clock=self._clock
         )
 
-    def _begin(self) -> float:
-        """The time, as something begins that can be stopped; stops asked for before are forgotten."""
-        self._exchanges.stop_requested = False
-        return self._clock()
+    def _drawing(self) -> Drawing:
+        return Drawing(self._sampler, self._options.max_tokens, self._options.stop, Detokenizer(self._tokenizer))
+
+    def _recorded(self, events: Iterator[Event]) -> Iterator[Event]:
+        """The events, after which what has become of memory is recorded."""
+        try:
+            yield from events
+        finally:
+            self.recorder.settled(lambda: self.outline)
+        if news := self.recorder.news():
+            yield Notice(news)
+
+    def _recorded_change(self, change: Change, *, then: Callable[[], None] = lambda: None) -> Change:
+        return Change(change.tokens, self._recorded(change.between(self._exchanges.begin, then).events))
 
     def _changes(self, template: ChatTemplate | None = None) -> Changes:
         template = template if template is not None else self.template
         return Changes(
             self._memory,
             template,
-            sinks=self._sink_count(template),
+            sinks=sink_count(template, self._sinks, capacity=self.state.capacity),
             is_auto=self._sinks is None,
             stopped=self._exchanges.stopped,
             clock=self._clock,

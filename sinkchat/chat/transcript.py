@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sinkchat.chat.recorder import NOBODY, Recorder
 from sinkchat.errors import SinkchatError
 
 _PLACES = struct.Struct("<QQ")
@@ -25,9 +26,13 @@ class Said:
 
 
 class Transcript:
-    """Exchanges in their order, from number `first`. The latest may still be written to."""
+    """Exchanges in their order, from number `first`. The latest may still be written to.
 
-    def __init__(self, *, first: int = 1) -> None:
+    `recorder` hears what is said, and what is taken back.
+    """
+
+    def __init__(self, *, first: int = 1, recorder: Recorder = NOBODY) -> None:
+        self.recorder = recorder
         self._texts = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 (lives as long as this)
         self._places = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115
         self._length = 0
@@ -40,16 +45,19 @@ class Transcript:
         """A new exchange, in which nothing was said yet."""
         self.count += 1
         self._put_place(self.count, self._length, self._length)
+        self.recorder.turn(self.count)
 
     def add_user(self, text: str) -> None:
         """More of the latest message. Nothing of its answer was said yet."""
         start, _ = self._place(self.count)
         self._append(text)
         self._put_place(self.count, start, self._length)
+        self.recorder.user(text)
 
     def add_answer(self, text: str) -> None:
         """More of the latest answer."""
         self._append(text)
+        self.recorder.answer(text)
 
     def said(self, number: int) -> Said:
         """The exchange of that number."""
@@ -69,6 +77,7 @@ class Transcript:
             self._length = self._place(count + 1)[0] if count + 1 > self.first else 0
             self.first = min(self.first, count + 1)
             self.count = count
+            self.recorder.keep(count)
 
     def __iter__(self) -> Iterator[Said]:
         return (self.said(number) for number in range(self.first, self.count + 1))

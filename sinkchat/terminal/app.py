@@ -56,6 +56,11 @@ class Run:
         self._beside = self._unless_quiet(self._stderr)
         self._refuse_contradictions()
 
+    @property
+    def is_talk(self) -> bool:
+        """Whether a person converses at the keyboard, now or after a pipe has ended."""
+        return self._options.interactive or (self._stdin_is_terminal and self._options.prompt is None)
+
     def main(self, load: Load) -> ExitStatus:
         """Loads the model and converses until there is nothing more to say."""
         with leaving_on_signals():
@@ -65,9 +70,13 @@ class Run:
                 conversation = load(self._beside.status)
             finally:
                 self._beside.erase_status()
-            status = self._in_the_pipe(conversation)
-            if status is ExitStatus.OK and self._options.interactive:
-                return self._at_the_prompt(lambda progress: conversation)
+            try:
+                status = self._in_the_pipe(conversation)
+                if status is ExitStatus.OK and self._options.interactive:
+                    return self._at_the_prompt(lambda progress: conversation)
+            finally:
+                if news := conversation.close():
+                    self._beside.note(news)
             return status
 
     def _refuse_contradictions(self) -> None:
@@ -79,13 +88,12 @@ class Run:
             )
         if options.prompt is not None and not options.prompt.strip():
             raise UsageError("PROMPT is empty", hint='sinkchat run smollm2 "What is a transformer?"')
-        talks = options.interactive or (self._stdin_is_terminal and options.prompt is None)
-        if talks and not stdout_is_terminal:
+        if self.is_talk and not stdout_is_terminal:
             raise UsageError(
                 "a conversation at the keyboard needs a terminal, and stdout is none",
                 hint='sinkchat run smollm2 "What is a transformer?" for one answer',
             )
-        if talks and options.format == "jsonl":
+        if self.is_talk and options.format == "jsonl":
             raise UsageError(
                 "--format jsonl is for programs, and this would be a conversation at the keyboard",
                 hint="give a PROMPT, or pipe some text in, without -i",
@@ -149,7 +157,7 @@ class Run:
         with nullcontext() if self._stdin_is_terminal else environment.open_terminal() as terminal:
             return Interactive(
                 environment,
-                Screen.on(environment.stdout, environment, options.color),
+                Screen.on(environment.stdout, environment, options.color, is_ascii=look.is_ascii),
                 look=look,
                 choice=PanelChoice("full" if form == "auto" else form),
                 keeps_history=options.history,

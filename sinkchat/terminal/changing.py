@@ -62,8 +62,12 @@ def pin(desk: Desk, argument: str) -> Iterator[Output]:
         yield from _pinned(conversation)
         return
     if not argument.isdecimal():
-        yield f"reads {conversation.weigh(argument).tokens:,} tokens"
-        yield from conversation.read(argument, NOTED)
+        yield f"reads {conversation.weigh(_noted(argument)).tokens:,} tokens"
+        try:
+            yield from conversation.read(argument, NOTED)
+        except TurnCancelled:
+            yield Draft(f"/pin {argument}")
+            raise
         turn = conversation.latest
     else:
         turn = int(argument)
@@ -88,7 +92,7 @@ def recall(desk: Desk, argument: str) -> Iterator[Output]:
         )
     note = f"For reference, turn {turn} of this conversation again.\n{_quoted('user', said.user)}"
     note += f"\n{_quoted('assistant', said.answer)}"
-    weight = conversation.weigh(note)
+    weight = conversation.weigh(_noted(note))
     room = conversation.state.window_capacity
     if weight.tokens > room:
         raise UsageError(f"turn {turn} is {weight.tokens:,} tokens, and the window holds {room:,}")
@@ -136,6 +140,11 @@ def _number(argument: str, command: str) -> int:
         typed = f"{command} {one_line(argument)}".rstrip()
         raise UsageError(f"{typed}: use the number of a turn; /turns lists them")
     return int(argument)
+
+
+def _noted(text: str) -> str:
+    """What a text weighs that is read with its answer."""
+    return f"{text} {NOTED}"
 
 
 def _quoted(role: str, text: str) -> str:

@@ -18,7 +18,14 @@ from sinkchat.terminal.request import Chosen
 
 CONFIG_FILE = "config.toml"
 
-_PER_CALL = {"prompt": "PROMPT", "input": "--input", "format": "--format", "interactive": "--interactive"}
+_PER_CALL = {
+    "prompt": "PROMPT",
+    "input": "--input",
+    "format": "--format",
+    "interactive": "--interactive",
+    "continue": "--continue",
+    "session": "--session",
+}
 """what belongs to one call, as a key and as it is typed"""
 
 _FILES = ("system-file", "chat-template")
@@ -48,7 +55,7 @@ class Key:
 def keys_of(command: Callable[..., Any]) -> tuple[Key, ...]:
     """The keys that the parameters of `command` make; what belongs to one call is none of them."""
     hints = {name: hint for name, hint in get_type_hints(command).items() if name not in ("context", "return")}
-    keys = (_key(name.replace("_", "-"), hint) for name, hint in hints.items())
+    keys = (_key(name.strip("_").replace("_", "-"), hint) for name, hint in hints.items())
     return tuple(key for key in keys if key.name not in _PER_CALL and not key.name.endswith("-form"))
 
 

@@ -85,6 +85,16 @@ class Interactive:
         finally:
             if not loading.is_done:
                 loading.abandon()
+            elif (conversation := loading.conversation) is not None:
+                self._take_leave(conversation)
+
+    def _take_leave(self, conversation: Conversation) -> None:
+        """Makes the conversation ready to be resumed, and says how."""
+        name = conversation.kept_as
+        if news := conversation.close():
+            self._screen.note(news)
+        if name is not None and conversation.latest:
+            self._beside.aside(f"sinkchat resume {name} goes on with this conversation")
 
     @property
     def _conversation(self) -> Conversation | None:
@@ -171,4 +181,5 @@ class Interactive:
         return None if conversation is None else conversation.device_bytes
 
     def _typeahead(self) -> TypeAhead:
-        return typeahead_on(self._keyboard.keys_from, self._environment.stdout, on_f2=self._choice.change)
+        told = self._environment.stdout if self._look.has_cursor else Nowhere(clock=self._environment.clock).stream
+        return typeahead_on(self._keyboard.keys_from, told, on_f2=self._choice.change)

@@ -4,15 +4,13 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from sinkchat.chat import export as exports
 from sinkchat.chat.events import TurnCancelled
-from sinkchat.chat.options import ModelCard
 from sinkchat.errors import InputError, UsageError
 from sinkchat.terminal import wording
-from sinkchat.terminal.conversation import Conversation, SaidLike
+from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.desk import Desk, Draft, Output
 from sinkchat.terminal.exchanges import PastExchange, Question, SystemLine, transcript
 from sinkchat.terminal.folding import read_file
@@ -123,36 +121,6 @@ def _turns(conversation: Conversation) -> str:
     return f"{conversation.latest:,} turn{'' if conversation.latest == 1 else 's'}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Exported:
-    """A conversation as an export sees it."""
-
-    conversation: Conversation
-
-    @property
-    def card(self) -> ModelCard:
-        return self.conversation.card
-
-    @property
-    def system(self) -> str | None:
-        return self.conversation.system
-
-    @property
-    def first(self) -> int:
-        return 1
-
-    @property
-    def latest(self) -> int:
-        return self.conversation.latest
-
-    @property
-    def remembered(self) -> frozenset[int]:
-        return frozenset(turn.number for turn in self.conversation.held)
-
-    def said(self, turn: int) -> SaidLike:
-        return self.conversation.said(turn)
-
-
 def _written(conversation: Conversation, path: Path, form: exports.Export) -> str:
     """Writes the whole file or none of it, for its owner alone."""
     if not conversation.latest:
@@ -161,7 +129,7 @@ def _written(conversation: Conversation, path: Path, form: exports.Export) -> st
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:  # a name may be no text
-            file.writelines(form(_Exported(conversation)))
+            file.writelines(form(conversation))
         os.replace(temporary, path)
     except OSError as error:
         raise UsageError(

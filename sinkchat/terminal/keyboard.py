@@ -15,6 +15,7 @@ from typing import Any, Protocol, TextIO
 from prompt_toolkit.application import get_app
 from prompt_toolkit.application.current import get_app_session
 from prompt_toolkit.application.run_in_terminal import run_in_terminal
+from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.output import ColorDepth, Output
@@ -28,6 +29,7 @@ from sinkchat.terminal.folding import Folds, TextFile, Weigh
 from sinkchat.terminal.keys import FoldLexer, bindings, unquoted
 from sinkchat.terminal.prompt import Session, ask_no_positions, read_pastes_in_linear_time
 from sinkchat.terminal.sanitize import visible
+from sinkchat.terminal.suspend import modes_of, stopped_with
 from sinkchat.terminal.typed import TypedLines
 
 _FRAME_SECONDS = 0.1
@@ -99,17 +101,19 @@ class Keyboard:
             lexer=FoldLexer(self._folds),
             style=Style.from_dict(_STYLE if color else {}),
             key_bindings=bindings(self._folds, self),
-            enable_suspend=True,
             color_depth=None if color else ColorDepth.DEPTH_1_BIT,
             input=self.keys_from,
             output=drawn_on,
         )
         self._session.app.terminal_size_polling_interval = None  # SIGWINCH tells
+        for buffer in (self._session.default_buffer, self._session.search_buffer):
+            buffer.on_text_changed += _write_out
         if toolbar is not None:
             self._session.add_row(toolbar)
 
     def read(self, draft: str = "") -> str:
         self.unsent = ""
+        self._modes = modes_of(self.keys_from)
         try:
             typed = self._session.prompt(default=self._as_it_stood(draft), pre_run=self._has_opened)
         finally:
@@ -146,6 +150,10 @@ class Keyboard:
             self._error = error
             if self._open is not None:
                 self._open.soon(self._end)
+
+    def suspend(self) -> None:
+        """Stops the process, with the terminal as it was before the prompt, until it is brought back."""
+        run_in_terminal(lambda: stopped_with(self._modes, self.keys_from))
 
     def open_editor(self) -> None:
         """Puts the line, long texts and all, into the person's editor."""
@@ -228,6 +236,14 @@ def open_keyboard(
     except OSError as error:
         note(f"typed lines are not kept in {history}: {(error.strerror or str(error)).lower()}")
         return Keyboard(leaves=leaves, color=color, note=note, keys_from=keys_from, **more)
+
+
+def _write_out(buffer: Buffer) -> None:
+    """Makes the line visible: an input method, or a paste without brackets, brings what is on no key."""
+    document = buffer.document
+    text = visible(document.text)
+    if text != document.text:
+        buffer.document = Document(text, cursor_position=len(visible(document.text_before_cursor)))
 
 
 class _OpenPrompt:

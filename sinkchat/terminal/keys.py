@@ -25,6 +25,7 @@ class Actions(Protocol):
         ...
 
     def change_panel(self) -> None: ...
+    def suspend(self) -> None: ...
     def open_editor(self) -> None: ...
 
 
@@ -65,6 +66,10 @@ def bindings(folds: Folds, actions: Actions) -> KeyBindings:
     @keys.add("c-l")
     def _(event: KeyPressEvent) -> None:
         event.app.renderer.clear()
+
+    @keys.add("c-z")
+    def _(event: KeyPressEvent) -> None:
+        actions.suspend()
 
     @keys.add("c-x", "c-e")
     @keys.add("c-g", filter=~is_searching)

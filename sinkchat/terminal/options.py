@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 
 from sinkchat.terminal.request import Chosen
 
-MEMORY, MODEL, ANSWERS, PIPES, LOOKS = "Memory", "Model", "Answers", "Pipes", "Looks"
+MEMORY, MODEL, ANSWERS, PIPES, KEPT, LOOKS = "Memory", "Model", "Answers", "Pipes", "Saved", "Looks"
 
 _PLAIN: dict[str, Any] = {"show_default": False, "show_envvar": False}
 
@@ -41,7 +41,7 @@ def typed(context: typer.Context, variables: Mapping[str, str]) -> dict[str, Cho
     """What was given on the command line or in a variable, by the name of the parameter."""
     chosen: dict[str, Chosen] = {}
     for name, value in context.params.items():
-        option = "--" + name.replace("_", "-")
+        option = "--" + name.strip("_").replace("_", "-")
         where = context.get_parameter_source(name)
         if where is not None and where.name == "COMMANDLINE":
             chosen[name] = Chosen(value, option, "flag")
@@ -104,6 +104,9 @@ Input = _option("--input", None, PIPES, "stdin is one message, one a line, or a 
 Format = _option("--format", None, PIPES, "What stdout carries (text).")
 Fit = _option("--fit", None, PIPES, "What to do when a message is more than memory holds (warn).")
 Interactive = _option("-i/--interactive", None, PIPES, "Go on at the keyboard afterwards.")
+Continue = _option("-c/--continue", None, KEPT, "Go on with the latest conversation.")
+Session = _option("--session", "NAME", KEPT, "Go on with that conversation, or begin it; kept in pipes too.")
+NoSave = _option("--no-save", None, KEPT, "Do not save this conversation.")
 Panel = _option("--panel", None, LOOKS, "What is shown of memory below the answer (auto).")
 Markdown = _option("--markdown", None, LOOKS, "Bold, code and headings while the answer comes (light).")
 Ascii = _option("--ascii", None, LOOKS, "Draw with plain characters.")
@@ -116,3 +119,13 @@ Quiet = _option("-q/--quiet", None, LOOKS, "Answers and errors only.")
 Verbose = _option("-v/--verbose", None, LOOKS, "In pipes too, tell what is loaded and remembered.")
 Color = _option("--color", None, LOOKS, "Colour (auto).")
 Json = typer.Option("--json", rich_help_panel=LOOKS, help="One JSON document on stdout.", **_PLAIN)
+
+
+def _conversation(meaning: str, metavar: str = "ID") -> Any:
+    return typer.Argument(metavar=metavar, rich_help_panel="Arguments", help=meaning, **_PLAIN)
+
+
+Conversation = _conversation("A saved conversation; the latest, where none is named.")
+NamedConversation = _conversation("A saved conversation; `sinkchat sessions` lists them.")
+NamedConversations = _conversation("Saved conversations.", "ID...")
+ExportFormat = typer.Option("--format", rich_help_panel=PIPES, help="In which form (md).", **_PLAIN)

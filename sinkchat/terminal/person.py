@@ -15,7 +15,7 @@ from sinkchat.terminal.cells import ASCII, UNICODE, Charset
 from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.desk import PanelChoice
 from sinkchat.terminal.frames import Frames, Plain, Stage
-from sinkchat.terminal.gauge import Gauge, PanelFacts
+from sinkchat.terminal.gauge import Gauge
 from sinkchat.terminal.markdown import LightMarkdown, PlainText, StreamedText
 from sinkchat.terminal.screen import Screen
 from sinkchat.terminal.suspend import Suspension
@@ -96,8 +96,7 @@ class PersonView:
         with stack:
             self._gauge.break_off()
             self._finish_text()
-            self._stage.step_aside()
-            self._evictions.clear()
+            self._beside(self._tell_losses)
 
     def show(self, event: Event) -> None:
         """Shows an event of an exchange that has begun."""
@@ -133,23 +132,26 @@ class PersonView:
 
     def _ended(self, turn: TurnEnded) -> None:
         self._finish_text()
-        facts = self._gauge.facts(self._conversation)
-        self._beside(lambda: self._sum_up(turn, facts))
-        self._evictions.clear()
+        self._beside(lambda: self._sum_up(turn))
 
-    def _sum_up(self, turn: TurnEnded, facts: PanelFacts) -> None:
-        screen = self._screen
+    def _sum_up(self, turn: TurnEnded) -> None:
         if self._look.has_stats:
-            screen.aside(wording.memory_after(turn))
+            self._screen.aside(wording.memory_after(turn))
         if cut := wording.cut(turn):
-            screen.note(f"{cut} · /continue goes on")
+            self._screen.note(f"{cut} · /continue goes on")
+        self._tell_losses()
+
+    def _tell_losses(self) -> None:
+        """Says what has left since the last time, unless it was taken back."""
+        evictions, self._evictions = self._evictions, []
+        before, self._before = self._before, self._gauge.facts(self._conversation)
         if self._look.is_accessible:
-            for sentence in panel.sentences(self._before, facts):
-                screen.line(sentence)
-            self._before = facts
-        elif not self._look.is_quiet and (left := wording.left_memory(self._evictions)):
-            gone = [number for eviction in self._evictions for number in eviction.gone]
-            screen.aside(f"── {left}{f' · /recall {gone[0]}' if gone else ''} ──")
+            for sentence in panel.sentences(before, self._before):
+                self._screen.line(sentence)
+        elif evictions and evictions[-1].state.evicted <= self._before.state.evicted and not self._look.is_quiet:
+            gone = [number for eviction in evictions for number in eviction.gone]
+            recall = f" · /recall {gone[0]}" if gone else ""
+            self._screen.aside(f"── {wording.left_memory(evictions)}{recall} ──")
 
     def _finish_text(self) -> None:
         if self._in_text:

@@ -76,7 +76,7 @@ class Repl:
                     self._screen.aside(HINT)
                 hinted, self._draft = True, ""
                 continue
-            self._draft, hinted = "", False
+            self._draft, hinted, self._stopped_at = "", False, float("-inf")
             try:
                 self._take(visible(line))
             except Leave:

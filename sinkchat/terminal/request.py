@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sinkchat.chat.kept import Kept
 from sinkchat.chat.options import MemoryOptions
+from sinkchat.chat.past import Past
+from sinkchat.chat.store import Store
 from sinkchat.errors import UsageError
 from sinkchat.terminal.app import RunOptions
 from sinkchat.terminal.sanitize import visible
@@ -18,6 +21,10 @@ from sinkchat.terminal.settings import SETTINGS
 LOAD_OPTIONS = ("quant", "dtype", "device", "revision", "offline", "trust_remote_code")
 LOOKS = ("prompt", "fit", "interactive", "color", "panel", "markdown", "ascii", "vi", "stats", "raw")
 
+RESUMED = "conversation"
+"""the source of what the conversation that goes on was begun with"""
+
+_QUANTS = ("none", "nf4", "fp4", "int8")
 _RIVALS = (("system", "system_file"), ("quiet", "verbose"))
 """options of which only one can hold"""
 
@@ -35,8 +42,10 @@ class Chosen:
 
     @property
     def rank(self) -> int:
-        """The lower beats the higher: what was typed, a variable, a file."""
-        return 0 if self.source == "flag" else 1 if self.source.startswith("SINKCHAT_") else 2
+        """The lower beats the higher: what was typed, a variable, the conversation that is resumed, a file."""
+        if self.source.startswith("SINKCHAT_"):
+            return 1
+        return {"flag": 0, RESUMED: 2}.get(self.source, 3)
 
 
 def settled(*layers: Mapping[str, Chosen]) -> dict[str, Chosen]:
@@ -51,6 +60,54 @@ def settled(*layers: Mapping[str, Chosen]) -> dict[str, Chosen]:
 
 
 @dataclass(frozen=True, slots=True)
+class Keeping:
+    """Which conversation goes on, and whether it is kept; `session` names it."""
+
+    session: str | None = None
+    continues: bool = False
+    keeps: bool = True
+
+    def place(self, store: Store, *, is_talk: bool) -> Kept | None:
+        """Where it is kept. What is no talk at the keyboard is kept only if it was named or goes on."""
+        if self.session is not None:
+            return Kept.resumed(store, self.session) if self.session in store else Kept.begun(store, self.session)
+        if self.continues:
+            return Kept.resumed(store)
+        return Kept.begun(store) if is_talk and self.keeps else None
+
+
+def keeping_for(chosen: Mapping[str, Chosen]) -> Keeping:
+    """Which conversation was asked for. Raises UsageError for contradictions."""
+    session, continues = _value(chosen, "session"), bool(_value(chosen, "continue_"))
+    keeps = not _value(chosen, "no_save")
+    if session is not None and continues:
+        raise UsageError("--continue and --session are both given", hint="--session alone goes on with that one")
+    if not keeps and (session is not None or continues):
+        typed = "--session" if session is not None else "--continue"
+        raise UsageError(f"{typed} goes on with what is saved, and --no-save saves nothing", hint="one of them")
+    return Keeping(session, continues, keeps)
+
+
+def resumed(past: Past | None) -> dict[str, Chosen]:
+    """What the conversation that goes on was begun with."""
+    if past is None:
+        return {}
+    memory = past.header.memory
+    values: dict[str, Any] = {
+        "model": past.header.source,
+        "dtype": past.header.dtype,
+        "evict": memory.evict,
+        "policy": memory.policy,
+        "sinks": "auto" if memory.sinks is None else str(memory.sinks),
+    }
+    if past.header.quant in _QUANTS:
+        values["quant"] = past.header.quant
+    if memory.cache_size is not None:
+        values["cache_size"] = str(memory.cache_size)
+    return {name: Chosen(value, f"the conversation's {name}", RESUMED) for name, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """The conversation that was asked for. A mapping holds only what was chosen; `sources` says by whom."""
 
@@ -60,9 +117,10 @@ class Request:
     chat: Mapping[str, Any]
     sources: Mapping[str, str]
     system: str | None
+    kept: Kept | None = None
 
 
-def request_for(chosen: Mapping[str, Chosen]) -> Request:
+def request_for(chosen: Mapping[str, Chosen], *, kept: Kept | None = None) -> Request:
     """The conversation that these options ask for. Raises UsageError where one is out of its range."""
     answers = _answer_options(chosen)
     return Request(
@@ -72,6 +130,7 @@ def request_for(chosen: Mapping[str, Chosen]) -> Request:
         chat=answers,
         sources={name: chosen[name].source for name in answers},
         system=_system_prompt(_value(chosen, "system"), _value(chosen, "system_file")),
+        kept=kept,
     )
 
 

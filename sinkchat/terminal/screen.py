@@ -21,8 +21,17 @@ _FRAME_SECONDS = 0.1
 class Screen:
     """One output stream with its colours and its status line."""
 
-    def __init__(self, stream: TextIO, *, color: bool = False, cursor: bool = False, clock: Callable[[], float]):
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        color: bool = False,
+        cursor: bool = False,
+        is_ascii: bool = False,
+        clock: Callable[[], float],
+    ) -> None:
         self._stream = stream
+        self._is_ascii = is_ascii
         self._color = color
         self._cursor = cursor
         self._clock = clock
@@ -30,12 +39,15 @@ class Screen:
         self._status_at = float("-inf")
 
     @classmethod
-    def on(cls, stream: TextIO, environment: Environment, choice: ColorChoice = "auto") -> "Screen":
-        """The screen that `stream` is in this environment."""
+    def on(
+        cls, stream: TextIO, environment: Environment, choice: ColorChoice = "auto", *, is_ascii: bool = False
+    ) -> "Screen":
+        """The screen that `stream` is in this environment; `is_ascii` spells words of ours with plain signs."""
         return cls(
             stream,
             color=environment.is_coloured(stream, choice),
             cursor=environment.has_cursor(stream),
+            is_ascii=is_ascii,
             clock=environment.clock,
         )
 
@@ -57,8 +69,8 @@ class Screen:
         self._write(visible(text, mark=self.dim))
 
     def line(self, text: str = "") -> None:
-        """Writes a line as `text` does."""
-        self.text(f"{text}\n")
+        """Writes a line of our own, which may quote a model or a person, made visible."""
+        self.text(f"{self.encodable(text)}\n")
 
     def aside(self, text: str) -> None:
         """Writes a line of our own beside the conversation, dim."""
@@ -107,6 +119,8 @@ class Screen:
 
     def encodable(self, text: str) -> str:
         """Words of ours, with plain signs for those that the stream's encoding lacks."""
+        if self._is_ascii:
+            return text.translate(_PLAIN)
         try:
             text.encode(self._stream.encoding or "utf-8")
         except UnicodeEncodeError:

@@ -119,6 +119,11 @@ class _UntilDamage:
 
 
 @dataclass(frozen=True, slots=True)
+class _Numbered:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class _PastConversation:
     """A conversation as an export sees it."""
 
@@ -145,14 +150,19 @@ class _PastConversation:
         return transcript.count - (last is not None and not last.user and not last.answer)
 
     @property
-    def remembered(self) -> frozenset[int]:
+    def held(self) -> "list[_Numbered]":
         """The turns of which the window holds something, and those that were not forgotten since."""
         outline = self.past.outline
         if outline is None:
-            return frozenset()
-        since = range(outline.count + 1, self.latest + 1)
-        held = (turn.number for turn, after in pairwise(outline.turns) if after.start > outline.first)
-        return frozenset([*held, *(turn.number for turn in outline.turns[-1:]), *since])
+            return []
+        held = [turn.number for turn, after in pairwise(outline.turns) if after.start > outline.first]
+        held += (turn.number for turn in outline.turns[-1:])
+        return [_Numbered(number) for number in (*held, *range(outline.count + 1, self.latest + 1))]
+
+    @property
+    def pinned_turns(self) -> tuple[int, ...]:
+        outline = self.past.outline
+        return () if outline is None else tuple(turn.number for turn, _ in outline.pins)
 
     def said(self, turn: int) -> "Said":
         return self.past.transcript.said(turn)
@@ -180,7 +190,7 @@ def _facts(summary: Summary, past: "Past") -> list[tuple[str, ...]]:
     conversation = _PastConversation(past)
     cache = "cache size not said" if memory.cache_size is None else f"cache {memory.cache_size:,} tokens"
     sinks = "sinks auto" if memory.sinks is None else f"{memory.sinks:,} sinks"
-    remembered = sorted(conversation.remembered)
+    remembered = sorted({*(turn.number for turn in conversation.held), *conversation.pinned_turns})
     lost = conversation.first - 1
     return [
         ("conversation", summary.id),

@@ -44,11 +44,14 @@ class Interrupts:
     def asking(self) -> Iterator[None]:
         """Surrounds the wait for a person's next line, which hears Ctrl-C itself.
 
-        What was pressed before is over; what comes in the last moment belongs to what the line begins.
+        What was pressed a while before is over; what comes in the last moment belongs to what the line begins.
         """
-        self._forget()
+        if not self.pressed_lately:
+            self._forget()
+        before = self._pressed_at
         yield
-        if self._pressed_at is not None and self._clock() - self._pressed_at > _MOMENT_SECONDS:
+        now = self._pressed_at
+        if now is not None and (now == before or self._clock() - now > _MOMENT_SECONDS):
             self._forget()
 
     @contextmanager
