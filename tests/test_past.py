@@ -88,7 +88,7 @@ def test_the_header_and_the_system_prompt_come_from_the_beginning():
     kept = Kept(session_of(system="Be brief."))
     past = kept.past
     memory = MemoryOptions(cache_size=256, sinks=None, evict="turn", policy="sink")
-    assert past.header == Header("test", "2026-11-29T21:30:00Z", "tiny", "none", "float32", memory)
+    assert past.header == Header("test", "2026-11-29T21:30:00Z", "tiny", "tiny", "none", "float32", memory)
     assert (past.system, past.outline, past.whole, list(past.transcript)) == ("Be brief.", Outline(), 0, [])
 
 
