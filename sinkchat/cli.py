@@ -14,14 +14,15 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 import typer
 
 from sinkchat.errors import ExitStatus, SinkchatError, UsageError
-from sinkchat.terminal import inventory, options
+from sinkchat.terminal import inventory
 from sinkchat.terminal.app import Run
-from sinkchat.terminal.config import keys_of, read_config
+from sinkchat.terminal.asked import options
+from sinkchat.terminal.asked.config import keys_of, read_config
+from sinkchat.terminal.asked.options import GroupedHelp
+from sinkchat.terminal.asked.request import Chosen, Request, load_options_for, request_for, run_options_for, settled
 from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.environment import ColorChoice, Environment, silence
 from sinkchat.terminal.loading import leave_at_once, load_is_running
-from sinkchat.terminal.options import GroupedHelp
-from sinkchat.terminal.request import Chosen, Request, load_options_for, request_for, run_options_for, settled
 from sinkchat.terminal.screen import Beside
 
 ParserError = cast(type[Exception], typer.BadParameter.__base__)

@@ -170,7 +170,9 @@ class ScriptedConversation:
 
     def proceed(self) -> Iterator[Event]:
         if not self.can_proceed:
-            raise UsageError("the latest answer is complete: there is nothing to continue", hint="/retry draws another")
+            raise UsageError(
+                "the latest answer is complete: there is nothing to continue", hint="/retry draws another"
+            )
         self._stopped = False
         yield from self._answer(["and ", "so ", "on"])
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from sinkchat.chat.events import Event, TurnEnded
-from sinkchat.terminal.clipboard import Clipboard, NoClipboard
 from sinkchat.terminal.conversation import Conversation
-from sinkchat.terminal.folding import TextFile
-from sinkchat.terminal.panel import Form
+from sinkchat.terminal.drawing.panel import Form
+from sinkchat.terminal.line.folding import TextFile
+from sinkchat.terminal.slash.clipboard import Clipboard, NoClipboard
 
 
 class Leave(Exception):

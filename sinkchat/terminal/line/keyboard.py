@@ -22,15 +22,15 @@ from prompt_toolkit.output import ColorDepth, Output
 from prompt_toolkit.styles import Style
 
 from sinkchat.errors import UsageError
-from sinkchat.terminal.commands import PATH_COMMANDS
-from sinkchat.terminal.completion import CommandCompleter
-from sinkchat.terminal.editor import edited
-from sinkchat.terminal.folding import Folds, TextFile, Weigh
-from sinkchat.terminal.keys import FoldLexer, bindings, unquoted
-from sinkchat.terminal.prompt import Session, ask_no_positions, read_pastes_in_linear_time
+from sinkchat.terminal.line.completion import CommandCompleter
+from sinkchat.terminal.line.editor import edited
+from sinkchat.terminal.line.folding import Folds, TextFile, Weigh
+from sinkchat.terminal.line.keys import FoldLexer, bindings, unquoted
+from sinkchat.terminal.line.prompt import Session, ask_no_positions, read_pastes_in_linear_time
+from sinkchat.terminal.line.suspend import modes_of, stopped_with
+from sinkchat.terminal.line.typed import TypedLines
 from sinkchat.terminal.sanitize import visible
-from sinkchat.terminal.suspend import modes_of, stopped_with
-from sinkchat.terminal.typed import TypedLines
+from sinkchat.terminal.slash.commands import PATH_COMMANDS
 
 _FRAME_SECONDS = 0.1
 _PROMPT = "> "

@@ -7,8 +7,8 @@ from typing import Any
 
 from prompt_toolkit.input import Input
 
-from sinkchat.terminal.frames import Stage
-from sinkchat.terminal.typeahead import TypeAhead
+from sinkchat.terminal.drawing.frames import Stage
+from sinkchat.terminal.line.typeahead import TypeAhead
 
 
 def modes_of(keys_from: Input) -> list[Any] | None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
-from sinkchat.terminal.commands import PATH_COMMANDS, completions
 from sinkchat.terminal.sanitize import visible
+from sinkchat.terminal.slash.commands import PATH_COMMANDS, completions
 
 
 class CommandCompleter(Completer):
