@@ -111,7 +111,7 @@ def answer_while_someone_types() -> None:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.input import create_input
 
-    from sinkchat.terminal.line.suspend import Suspension
+    from sinkchat.terminal.drawing.suspension import Suspension
     from sinkchat.terminal.line.typeahead import typeahead_on
     from sinkchat.terminal.signals import leaving_on_signals
 

@@ -24,6 +24,7 @@ from sinkchat.chat.options import Weight
 from sinkchat.errors import ModelNotFound
 from sinkchat.terminal.line.folding import PASTE_CHARACTERS, TextFile
 from sinkchat.terminal.line.keyboard import Keyboard, open_keyboard
+from sinkchat.terminal.slash import commands
 
 TESTS = Path(__file__).parent
 PASTE, PASTED = "\x1b[200~", "\x1b[201~"
@@ -186,7 +187,7 @@ def test_paths_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "my notes" / "of today.txt").touch()
     (tmp_path / "my notes" / "evil\x1b[2J").touch()
     (tmp_path / ".hidden").touch()
-    with at_keys(path_commands={"file"}) as (keyboard, press):
+    with at_keys(words=commands.completions, path_commands={"file"}) as (keyboard, press):
         for keys, line in (
             ("/file ~/m\t\x1b[C", "/file ~/my notes/"),
             ("/file ~/my notes/o\t", "/file ~/my notes/of today.txt"),

@@ -132,9 +132,9 @@ class Run:
         return Stats(self._beside) if self._options.stats else None
 
     def _at_the_prompt(self, load: Load) -> ExitStatus:
+        from sinkchat.terminal.drawing.choice import PanelChoice
         from sinkchat.terminal.drawing.person import Look
         from sinkchat.terminal.interactive import Interactive
-        from sinkchat.terminal.slash.desk import PanelChoice
 
         environment, options = self._environment, self._options
         form = "off" if options.raw or options.verbosity == "quiet" else options.panel

@@ -10,6 +10,7 @@ from sinkchat.chat.options import Weight
 from sinkchat.errors import ExitStatus
 from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.drawing import panel
+from sinkchat.terminal.drawing.choice import PanelChoice
 from sinkchat.terminal.drawing.gauge import Gauge
 from sinkchat.terminal.drawing.person import Look, PersonView
 from sinkchat.terminal.environment import Environment
@@ -19,8 +20,8 @@ from sinkchat.terminal.loading import Load, Loading
 from sinkchat.terminal.pipe.view import introduce
 from sinkchat.terminal.repl import Repl
 from sinkchat.terminal.screen import Nowhere, Screen
-from sinkchat.terminal.slash import clipboard
-from sinkchat.terminal.slash.desk import Desk, PanelChoice
+from sinkchat.terminal.slash import clipboard, commands
+from sinkchat.terminal.slash.desk import Desk
 
 _WAIT_SECONDS = 0.1
 _NEWS_SECONDS = 2.0
@@ -135,6 +136,8 @@ class Interactive:
             is_changing=self._is_changing,
             on_panel_key=self._change_panel,
             weigh=self._weigh,
+            words=commands.completions,
+            path_commands=commands.PATH_COMMANDS,
         )
 
     def _toolbar(self, columns: int) -> str:

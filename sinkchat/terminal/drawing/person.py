@@ -14,13 +14,13 @@ from sinkchat.terminal import wording
 from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.drawing import panel
 from sinkchat.terminal.drawing.cells import ASCII, UNICODE, Charset
+from sinkchat.terminal.drawing.choice import PanelChoice
 from sinkchat.terminal.drawing.frames import Frames, Plain, Stage
 from sinkchat.terminal.drawing.gauge import Gauge
 from sinkchat.terminal.drawing.markdown import LightMarkdown, PlainText, StreamedText
-from sinkchat.terminal.line.suspend import Suspension
+from sinkchat.terminal.drawing.suspension import Suspension
 from sinkchat.terminal.line.typeahead import NoTypeAhead, TypeAhead
 from sinkchat.terminal.screen import Screen
-from sinkchat.terminal.slash.desk import PanelChoice
 
 _LONG_READING = 1_000
 """tokens from which on a person without a panel is told that reading takes a while"""
