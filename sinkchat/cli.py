@@ -10,19 +10,17 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Literal, TypeAlias, cast
 
 import typer
 
-from sinkchat.errors import ExitStatus, SinkchatError, UsageError
-from sinkchat.terminal import inventory, options, session_commands, sessions
+from sinkchat.errors import ExitStatus
+from sinkchat.terminal import inventory, session_commands, sessions
 from sinkchat.terminal.app import Run
-from sinkchat.terminal.config import keys_of, read_config
-from sinkchat.terminal.conversation import Conversation
-from sinkchat.terminal.environment import ColorChoice, Environment, silence
-from sinkchat.terminal.loading import leave_at_once, load_is_running
-from sinkchat.terminal.options import GroupedHelp
-from sinkchat.terminal.request import (
+from sinkchat.terminal.asked import options
+from sinkchat.terminal.asked.config import keys_of, read_config
+from sinkchat.terminal.asked.options import GroupedHelp
+from sinkchat.terminal.asked.request import (
     Chosen,
     Request,
     keeping_for,
@@ -32,11 +30,11 @@ from sinkchat.terminal.request import (
     run_options_for,
     settled,
 )
+from sinkchat.terminal.conversation import Conversation
+from sinkchat.terminal.environment import ColorChoice, Environment, silence
+from sinkchat.terminal.loading import leave_at_once, load_is_running
 from sinkchat.terminal.screen import Beside
-
-ParserError = cast(type[Exception], typer.BadParameter.__base__)
-"""What the parser raises when it cannot understand the arguments. typer does not export it."""
-
+from sinkchat.terminal.told import as_told
 
 Action: TypeAlias = Callable[[], ExitStatus]
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
@@ -100,7 +98,7 @@ def main(
     except Exception as error:
         if world.environment.debugs:
             stderr.text(traceback.format_exc())
-        told = _as_told(error)
+        told = as_told(error)
         stderr.error(told)
         return told.exit_status
     return status
@@ -122,20 +120,6 @@ def _understood(arguments: Sequence[str], world: _World) -> Action:
     except SystemExit as error:  # a help page whose reader had gone
         raise BrokenPipeError from error
     return asked_for if callable(asked_for) else lambda: ExitStatus(asked_for or 0)
-
-
-def _as_told(error: Exception) -> SinkchatError:
-    """The error in words for a person: what the parser says, what we say, or that it is our own mistake."""
-    if isinstance(error, SinkchatError):
-        return error
-    if isinstance(error, ParserError):
-        message = cast(Any, error).format_message().rstrip(".").replace("Value error, ", "")
-        context = getattr(error, "ctx", None)
-        command = getattr(context, "info_name", None) if getattr(context, "parent", None) is not None else None
-        return UsageError(message[:1].lower() + message[1:], hint=f"sinkchat {command or 'run'} --help")
-    return SinkchatError(
-        f"unexpected {type(error).__name__}: {error}", hint="SINKCHAT_DEBUG=1 shows where it happened"
-    )
 
 
 def _print_version(wanted: bool) -> None:

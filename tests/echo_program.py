@@ -13,7 +13,7 @@ from pathlib import Path
 from scripted import ScriptedConversation, echo
 
 from sinkchat.cli import main
-from sinkchat.terminal.request import Request
+from sinkchat.terminal.asked.request import Request
 
 
 def start(request: Request, progress: Callable[[str], None]) -> ScriptedConversation:

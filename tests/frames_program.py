@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import count, cycle
 from typing import TextIO
 
-from sinkchat.terminal.frames import Frames
+from sinkchat.terminal.drawing.frames import Frames
 
 FRAMES_BETWEEN_RESIZES = 50
 
@@ -111,9 +111,9 @@ def answer_while_someone_types() -> None:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.input import create_input
 
+    from sinkchat.terminal.drawing.suspension import Suspension
+    from sinkchat.terminal.line.typeahead import typeahead_on
     from sinkchat.terminal.signals import leaving_on_signals
-    from sinkchat.terminal.suspend import Suspension
-    from sinkchat.terminal.typeahead import typeahead_on
 
     keys_from = create_input()
     with leaving_on_signals():

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from sinkchat.chat.events import Event, PromptProgress, TextDelta
 from sinkchat.chat.session import ChatSession
 from sinkchat.cli import main
+from sinkchat.terminal.asked.request import Request
 from sinkchat.terminal.loading import leave_at_once, load_is_running
-from sinkchat.terminal.request import Request
 
 
 class SlowSession(ChatSession):

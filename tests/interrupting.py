@@ -27,11 +27,11 @@ from sinkchat.chat.session import ChatSession
 from sinkchat.engine.engine import Engine
 from sinkchat.engine.segment import Segment
 from sinkchat.errors import ExitStatus
-from sinkchat.terminal.desk import Desk
-from sinkchat.terminal.gauge import Gauge
-from sinkchat.terminal.person import Look, PersonView
+from sinkchat.terminal.drawing.gauge import Gauge
+from sinkchat.terminal.drawing.person import Look, PersonView
 from sinkchat.terminal.repl import Repl
 from sinkchat.terminal.screen import Screen
+from sinkchat.terminal.slash.desk import Desk
 
 TOKENIZER = tiny_tokenizer()
 END, START = (TOKENIZER.convert_tokens_to_ids(name) for name in ("<|im_end|>", "<|im_start|>"))

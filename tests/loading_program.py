@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from scripted import ScriptedConversation
 
-from sinkchat.terminal.keyboard import Keyboard
+from sinkchat.terminal.line.keyboard import Keyboard
 from sinkchat.terminal.loading import Loading, leave_at_once, load_is_running
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from sinkchat.cache.policy import CacheState
-from sinkchat.terminal.gauge import PanelFacts
+from sinkchat.terminal.drawing.gauge import PanelFacts
 
 
 @dataclass(frozen=True)

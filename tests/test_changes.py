@@ -293,6 +293,17 @@ def test_a_weighed_message_pushes_out_what_it_is_said_to():
 WIDE = tiny_model("llama", 1, vocab_size=2048)
 
 
+def test_the_sinks_are_the_first_tokens_again_when_the_last_pin_is_taken_back():
+    """Turn 1 had begun to leave when turn 2 was pinned; it comes back whole, and its first tokens are the sinks."""
+    session = session_of(capacity=192, policy=EvictTokens(1), options=ChatOptions(temperature=0, max_tokens=3))
+    ended(session, "1 " + "w " * 11)
+    ended(session, "2 " + "w " * 60)
+    done(session.pin(2))
+    done(session.undo())
+    assert held_text(session).startswith("<|im_start|>user\n1 w w")
+    assert session.state.pinned == 4
+
+
 @pytest.mark.parametrize("name", sorted(ZOO))
 def test_a_pinned_turn_is_well_formed_in_every_template(name):
     """Turn 2 pinned: what is held is what a conversation that said it first would hold."""
@@ -448,7 +459,6 @@ class TalkByTokens(Talk):
 
 TestTalk = Talk.TestCase
 TestTalkByTokens = TalkByTokens.TestCase
-for _machine in (TestTalk, TestTalkByTokens):
-    _machine.settings = settings(
-        max_examples=40, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+TestTalk.settings = TestTalkByTokens.settings = settings(
+    max_examples=40, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+)

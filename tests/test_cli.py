@@ -9,7 +9,7 @@ from worlds import KeyboardBytes, Terminal, sinkchat
 
 from sinkchat.chat.options import MemoryOptions
 from sinkchat.errors import ModelNotFound
-from sinkchat.terminal.request import Request
+from sinkchat.terminal.asked.request import Request
 
 NOT_FOR_PEOPLE = "--format jsonl is for programs, and this would be a conversation at the keyboard"
 

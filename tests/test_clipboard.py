@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from sinkchat.errors import UsageError
-from sinkchat.terminal.clipboard import SEQUENCE_LIMIT, Clipboard, for_environment, run_program
+from sinkchat.terminal.slash.clipboard import SEQUENCE_LIMIT, Clipboard, for_environment, run_program
 
 TEXT = "naïve\n\tcode"
 WORKS: dict[str, Exception | None] = {}

@@ -11,8 +11,8 @@ from sinkchat.chat.options import MemoryOptions
 from sinkchat.cli import run
 from sinkchat.errors import UsageError
 from sinkchat.terminal.app import RunOptions
-from sinkchat.terminal.config import keys_of, read_config
-from sinkchat.terminal.request import Chosen, run_options_for, settled
+from sinkchat.terminal.asked.config import keys_of, read_config
+from sinkchat.terminal.asked.request import Chosen, run_options_for, settled
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 
 from sinkchat.chat.options import Weight
 from sinkchat.errors import UsageError
-from sinkchat.terminal.folding import Folds, TextFile, read_file
+from sinkchat.terminal.line.folding import Folds, TextFile, read_file
 
 LINES = "".join(f"line {number}\n" for number in range(212))
 

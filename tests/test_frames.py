@@ -11,7 +11,7 @@ from frames_program import FAULTS, FOOTER_GLYPHS, Footer, Without, paragraphs, p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinkchat.terminal.frames import FRAME_SECONDS, Frames, Plain, Stage
+from sinkchat.terminal.drawing.frames import FRAME_SECONDS, Frames, Plain, Stage
 
 
 class Terminal(io.StringIO):

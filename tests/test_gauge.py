@@ -10,7 +10,7 @@ from remembered import Held
 
 from sinkchat.cache.policy import CacheState, Span
 from sinkchat.chat.events import Evicted, Notice, PromptProgress, PromptRead, TextDelta, TurnEnded, TurnRest
-from sinkchat.terminal.gauge import Answering, Gauge, Idle, Loss, PanelFacts, Reading
+from sinkchat.terminal.drawing.gauge import Answering, Gauge, Idle, Loss, PanelFacts, Reading
 
 FULL = CacheState(seen=3_252, evicted=1_204, pinned=46, capacity=2_048, nbytes=2**30)
 

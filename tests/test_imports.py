@@ -27,8 +27,8 @@ TORCH_FREE = [
     "sinkchat.chat.turns",
     "sinkchat.engine.segment",
     *(
-        f"sinkchat.terminal.{path.stem}"
-        for path in sorted((Path(sinkchat.__file__).parent / "terminal").glob("*.py"))
+        ".".join(path.relative_to(Path(sinkchat.__file__).parent.parent).with_suffix("").parts)
+        for path in sorted((Path(sinkchat.__file__).parent / "terminal").rglob("*.py"))
         if path.stem != "__init__"
     ),
 ]

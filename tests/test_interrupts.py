@@ -19,11 +19,11 @@ from worlds import Terminal
 
 from sinkchat.chat.events import Event
 from sinkchat.errors import ExitStatus
-from sinkchat.terminal.desk import Desk
-from sinkchat.terminal.gauge import Gauge
-from sinkchat.terminal.person import Look, PersonView
+from sinkchat.terminal.drawing.gauge import Gauge
+from sinkchat.terminal.drawing.person import Look, PersonView
 from sinkchat.terminal.repl import Repl
 from sinkchat.terminal.screen import Screen
+from sinkchat.terminal.slash.desk import Desk
 
 own_alarm = pytest.mark.timeout(1_800, method="thread")  # SIGALRM is ours here
 

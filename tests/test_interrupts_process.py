@@ -76,6 +76,7 @@ def interrupt_exchanges(home: Path, draw: random.Random, *, moments: int) -> Cou
                 program.type(CTRL_C)
                 break
             assert program.waits(partial(is_back, program, said)), program.rows
+            program.watch(0.2)  # the line is drawn
             what = "answering" if b"is kept" in program.raw[said:] else "over already"
             if not program.is_asked(0.2):
                 what = "reading"  # the message is back on the line

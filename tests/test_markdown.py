@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from sinkchat.terminal.markdown import LightMarkdown, PlainText, StreamedText, code_blocks
+from sinkchat.terminal.drawing.markdown import LightMarkdown, PlainText, StreamedText, code_blocks
+from sinkchat.terminal.drawing.spans import LIMIT
 from sinkchat.terminal.sanitize import visible
-from sinkchat.terminal.spans import LIMIT
 
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]")

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from sinkchat.cache.policy import CacheState, Span
 from sinkchat.terminal import wording
-from sinkchat.terminal.cells import ASCII, UNICODE, steady
-from sinkchat.terminal.gauge import Answering, Idle, Loss, PanelFacts, Reading
-from sinkchat.terminal.panel import rows, sentences, toolbar
+from sinkchat.terminal.drawing.cells import ASCII, UNICODE, steady
+from sinkchat.terminal.drawing.gauge import Answering, Idle, Loss, PanelFacts, Reading
+from sinkchat.terminal.drawing.panel import rows, sentences, toolbar
 
 NINE_TURNS = PanelFacts(
     CacheState(seen=3_252, evicted=1_204, pinned=46, capacity=2_048, nbytes=2**30),

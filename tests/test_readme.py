@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sinkchat.terminal import commands
-from sinkchat.terminal.commands import CommandLine
-from sinkchat.terminal.desk import Desk
+from sinkchat.terminal.slash import commands
+from sinkchat.terminal.slash.commands import CommandLine
+from sinkchat.terminal.slash.desk import Desk
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

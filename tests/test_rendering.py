@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkchat.terminal.markdown import render
+from sinkchat.terminal.drawing.markdown import render
 
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]")

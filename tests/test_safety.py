@@ -29,17 +29,18 @@ from sinkchat.chat.events import Event
 from sinkchat.chat.options import ModelCard, Weight
 from sinkchat.cli import main
 from sinkchat.errors import CacheFull, ModelNotFound
-from sinkchat.terminal.clipboard import TerminalClipboard
-from sinkchat.terminal.completion import paths
-from sinkchat.terminal.desk import Desk, PanelChoice
-from sinkchat.terminal.folding import Folds, TextFile
-from sinkchat.terminal.frames import Frames
-from sinkchat.terminal.gauge import Gauge
-from sinkchat.terminal.keyboard import Keyboard
-from sinkchat.terminal.person import Look, PersonView
+from sinkchat.terminal.drawing.choice import PanelChoice
+from sinkchat.terminal.drawing.frames import Frames
+from sinkchat.terminal.drawing.gauge import Gauge
+from sinkchat.terminal.drawing.person import Look, PersonView
+from sinkchat.terminal.line.completion import paths
+from sinkchat.terminal.line.folding import Folds, TextFile
+from sinkchat.terminal.line.keyboard import Keyboard
 from sinkchat.terminal.repl import Repl
 from sinkchat.terminal.sanitize import visible
 from sinkchat.terminal.screen import Screen
+from sinkchat.terminal.slash.clipboard import TerminalClipboard
+from sinkchat.terminal.slash.desk import Desk
 
 OURS = re.compile(
     r"\x1b\[(?:(?:[0-9]|3[0-7]|9[0-7])(?:;(?:[0-9]|3[0-7]|9[0-7]))*)?m"  # styles: of the sixteen colours at most

@@ -14,8 +14,8 @@ from sinkchat.chat.outline import Outline
 from sinkchat.chat.turns import Entry
 from sinkchat.errors import ExitStatus, InputError, UsageError
 from sinkchat.terminal.environment import Environment
-from sinkchat.terminal.exchanges import PastExchange, SystemLine, transcript
-from sinkchat.terminal.intake import Intake
+from sinkchat.terminal.pipe.exchanges import PastExchange, SystemLine, transcript
+from sinkchat.terminal.pipe.intake import Intake
 from sinkchat.terminal.sessions import export_session, list_sessions, remove_sessions, show_session, store_of
 
 BEGIN = {

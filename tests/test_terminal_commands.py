@@ -11,10 +11,10 @@ from scripted import ScriptedConversation
 from sinkchat.chat.events import PromptProgress, TurnCancelled, TurnEnded
 from sinkchat.chat.options import ChatOptions
 from sinkchat.errors import InputError, UsageError
-from sinkchat.terminal import commands
-from sinkchat.terminal.commands import COMMANDS, CommandLine
-from sinkchat.terminal.desk import Desk, Draft, Leave, Output, Page
-from sinkchat.terminal.folding import TextFile
+from sinkchat.terminal.line.folding import TextFile
+from sinkchat.terminal.slash import commands
+from sinkchat.terminal.slash.commands import COMMANDS, CommandLine
+from sinkchat.terminal.slash.desk import Desk, Draft, Leave, Output, Page
 
 HELP = '''\
 /help                   lists the commands and keys  (/?)

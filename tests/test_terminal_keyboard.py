@@ -22,8 +22,9 @@ from prompt_toolkit.output import DummyOutput
 
 from sinkchat.chat.options import Weight
 from sinkchat.errors import ModelNotFound
-from sinkchat.terminal.folding import PASTE_CHARACTERS, TextFile
-from sinkchat.terminal.keyboard import Keyboard, open_keyboard
+from sinkchat.terminal.line.folding import PASTE_CHARACTERS, TextFile
+from sinkchat.terminal.line.keyboard import Keyboard, open_keyboard
+from sinkchat.terminal.slash import commands
 
 TESTS = Path(__file__).parent
 PASTE, PASTED = "\x1b[200~", "\x1b[201~"
@@ -186,7 +187,7 @@ def test_paths_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "my notes" / "of today.txt").touch()
     (tmp_path / "my notes" / "evil\x1b[2J").touch()
     (tmp_path / ".hidden").touch()
-    with at_keys(path_commands={"file"}) as (keyboard, press):
+    with at_keys(words=commands.completions, path_commands={"file"}) as (keyboard, press):
         for keys, line in (
             ("/file ~/m\t\x1b[C", "/file ~/my notes/"),
             ("/file ~/my notes/o\t", "/file ~/my notes/of today.txt"),
@@ -278,7 +279,7 @@ class OnTerminal:
     """A program of a few lines that reads one message, on a terminal of 24 rows and 80 columns."""
 
     def __init__(self, options: str, folder: Path, **variables: str) -> None:
-        before = "import threading, time; from sinkchat.terminal.keyboard import Keyboard\n"
+        before = "import threading, time; from sinkchat.terminal.line.keyboard import Keyboard\n"
         program = f"{before}keyboard = Keyboard({options}\nprint('read', repr(keyboard.read()[:60]))"
         self.screen = pyte.Screen(80, 24)
         self._stream = pyte.ByteStream(self.screen)
@@ -372,7 +373,7 @@ def test_ctrl_z_suspends(tmp_path: Path) -> None:
     program = pexpect.spawn("bash", ["--norc", "-i"], cwd=tmp_path, dimensions=(24, 80), timeout=20, echo=False, env={
         **os.environ, "PYTHONPATH": str(TESTS.parent), "TERM": "xterm-256color", "PS1": "$ ",
     })  # fmt: skip
-    code = "from sinkchat.terminal.keyboard import Keyboard; print(Keyboard().read() * 2)"
+    code = "from sinkchat.terminal.line.keyboard import Keyboard; print(Keyboard().read() * 2)"
     program.sendline(f'{sys.executable} -c "{code}"')
     program.expect(">")
     program.send("ab\x1a")

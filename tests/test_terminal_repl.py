@@ -14,11 +14,12 @@ from worlds import Terminal
 from sinkchat.chat.options import ChatOptions
 from sinkchat.errors import CacheFull, ExitStatus, ModelNotFound
 from sinkchat.terminal.conversation import Conversation
-from sinkchat.terminal.desk import Desk, PanelChoice
-from sinkchat.terminal.gauge import Gauge
-from sinkchat.terminal.person import Look, PersonView
+from sinkchat.terminal.drawing.choice import PanelChoice
+from sinkchat.terminal.drawing.gauge import Gauge
+from sinkchat.terminal.drawing.person import Look, PersonView
 from sinkchat.terminal.repl import Repl
 from sinkchat.terminal.screen import Screen
+from sinkchat.terminal.slash.desk import Desk
 
 
 class ScriptedLines:

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from remembered import facts_of, memories
 
-from sinkchat.terminal.gauge import PanelFacts
-from sinkchat.terminal.turnmap import cells_of, sign, turn_map
+from sinkchat.terminal.drawing.gauge import PanelFacts
+from sinkchat.terminal.drawing.turnmap import cells_of, sign, turn_map
 
 
 def drawn_in(width: int, facts: PanelFacts) -> str:

@@ -13,8 +13,8 @@ import pytest
 from prompt_toolkit.input import create_input, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from sinkchat.terminal.keyboard import Keyboard
-from sinkchat.terminal.typeahead import KeptKeys, NoTypeAhead, typeahead_on
+from sinkchat.terminal.line.keyboard import Keyboard
+from sinkchat.terminal.line.typeahead import KeptKeys, NoTypeAhead, typeahead_on
 
 
 @dataclass

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from sinkchat.chat.events import Event, PromptProgress, TextDelta
 from sinkchat.cli import main
 from sinkchat.errors import ModelNotFound
+from sinkchat.terminal.asked.request import Request
 from sinkchat.terminal.conversation import Conversation
-from sinkchat.terminal.request import Request
 
 TOKEN_SECONDS = 0.03
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from scripted import ScriptedConversation
 
 from sinkchat.cli import main
+from sinkchat.terminal.asked.request import Request
 from sinkchat.terminal.environment import Environment
-from sinkchat.terminal.request import Request
 
 
 class Terminal(io.StringIO):

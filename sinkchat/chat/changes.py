@@ -84,13 +84,13 @@ class Changes:
             return at_once(lambda: memory.clear(sinks=self._sinks, for_good=True))
         layout = self._layout()
         kept = layout.without(lambda number: number >= first)
-        if not kept.pins:
-            kept = kept.with_head_of(self._sinks)
         refilled = kept.refilled(self._engine.state.capacity - kept.pinned, self._encoding_behind(kept))
         dropped = next((block for block in layout.window if block.number >= first), None)
         ends_earlier = layout.pins == kept.pins and layout.window[: len(kept.window)] == kept.window
         if refilled == kept and ends_earlier and dropped is not None and not dropped.gone:
             return at_once(lambda: self._truncate(first))
+        if not refilled.pins:
+            refilled = refilled.with_head_of(self._sinks)
         return self._laid(refilled, count=first - 1, keeps_latest=False)
 
     def pin(self, turn: int) -> Change:

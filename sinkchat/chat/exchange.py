@@ -86,6 +86,10 @@ class Exchanges:
             memory.transcript.add_answer(assistant)
             self.answer = None
 
+    def forget_answer(self) -> None:
+        """The latest answer was taken back."""
+        self.answer = None
+
     @property
     def can_proceed(self) -> bool:
         """Whether the latest answer was cut, and can go on."""

@@ -5,7 +5,7 @@ what happens, and at the end leaves its keys there, so that it goes on as if it 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from sinkchat.chat.events import Notice, PromptProgress
@@ -64,6 +64,7 @@ class Kept:
         name = place.id if isinstance(place, Saved) else ""
         begin = beginning(name, session.card, memory, system=session.system, source=source, now=created)
         session.recorder = JournalRecorder(place, begin, clock=time.monotonic)
+        session.recorder.options({name: getattr(session.options, name) for name in _chosen(session.sources)})
         session.add_notices(notes)
         session.kept_as = name or None
         session.leave = lambda: self._leave(session)
@@ -106,3 +107,8 @@ class Kept:
         finally:
             place.close()
         return ""
+
+
+def _chosen(sources: Mapping[str, str]) -> list[str]:
+    """The options that a person chose, by whatever means: they hold when the conversation goes on."""
+    return [name for name, source in sources.items() if source not in ("built-in", "model")]

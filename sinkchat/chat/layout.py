@@ -106,16 +106,24 @@ class Layout:
         return replace(self, window=tuple(window))
 
     def refilled(self, room: int, encode: Encode) -> "Layout":
-        """With the latest forgotten turns brought back, as many as `room` window tokens take."""
+        """With the latest forgotten turns brought back, as many as `room` window tokens take, and never none."""
         layout = self
         while candidate := layout._next_to_bring_back():
             number, tokens = candidate
             others = tuple(block for block in layout.window if block.number != number)
             held = sum(block.held for block in others)
-            if held + tokens > room or held + (block := encode(number)).held > room:
+            is_empty = not any(block.held for block in layout.window)
+            if held + tokens > room and not is_empty:
                 break
+            block = encode(number)
+            if held + block.held > room and not is_empty:
+                break
+            if excess := max(0, block.held - room):  # of a turn too long for memory its end, as when it was said
+                block = replace(block.cut(excess), gone=excess)
             forgotten = tuple(entry for entry in layout.forgotten if entry[0] != number)
             layout = replace(layout, forgotten=forgotten, window=(block, *others))
+            if excess:
+                break
         return layout
 
     def _next_to_bring_back(self) -> tuple[int, int] | None:

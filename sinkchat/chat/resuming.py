@@ -6,7 +6,8 @@ Where the ids themselves are no good, such as those of another model, the words 
 turns as fit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from sinkchat.chat.changes import Changes
 from sinkchat.chat.detokenize import Detokenizer
@@ -89,3 +90,13 @@ class Resumption:
             return None
         is_cut = past.transcript.count > past.whole or past.added
         return "interrupt" if is_cut else past.outline.finish if past.outline is not None else None
+
+
+def options_that_hold(past: Past, sources: Mapping[str, str]) -> dict[str, Any]:
+    """The options of a past conversation that nothing typed for this run takes the place of."""
+    return {name: value for name, value in past.options.items() if not is_stronger(sources.get(name))}
+
+
+def is_stronger(source: str | None) -> bool:
+    """Whether a value from there beats that of the conversation which goes on: a flag, a variable."""
+    return source is not None and (source == "flag" or source.startswith("SINKCHAT_"))

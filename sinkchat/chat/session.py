@@ -22,7 +22,7 @@ from sinkchat.chat.options import ChatOptions, ModelCard, Weight
 from sinkchat.chat.outline import Outline
 from sinkchat.chat.past import Past
 from sinkchat.chat.recorder import Recorder
-from sinkchat.chat.resuming import Resumption
+from sinkchat.chat.resuming import Resumption, is_stronger, options_that_hold
 from sinkchat.chat.room import sink_count
 from sinkchat.chat.snapshot import SavedMemory, Unusable
 from sinkchat.chat.template import ChatTemplate
@@ -209,14 +209,14 @@ class ChatSession:
     def resume(self, past: Past, saved: SavedMemory | Unusable) -> Iterator[Event]:
         """A past conversation goes on here, where nothing was said yet, under its system prompt, with its options.
 
-        What was chosen by flags stays. `saved` is put back to the bit; without it, what was remembered is read again.
+        What was typed now stays. `saved` is put back to the bit; without it, what was remembered is read again.
         """
         if past.system != self.system:
             self.set_system(past.system)
-        kept = {name: value for name, value in past.options.items() if self.sources.get(name) != "flag"}
+        kept = options_that_hold(past, self.sources)
         self.sources |= dict.fromkeys(kept, "conversation")
         self.options = replace(self._options, **kept)
-        if isinstance(saved, SavedMemory) and self.sources.get("seed") != "flag":
+        if isinstance(saved, SavedMemory) and not is_stronger(self.sources.get("seed")):
             self.engine.generator.set_state(saved.draws)
         self._exchanges.begin()
         taking_up = Resumption(self._memory, self._exchanges, self._changes(), model=self.card.name)
@@ -236,7 +236,7 @@ class ChatSession:
 
     def undo(self, turn: int | None = None) -> Change:
         """Takes back `turn` and all after it; None: the latest, or after `clear` that."""
-        return self._recorded_change(self._changes().undo(turn))
+        return self._recorded_change(self._changes().undo(turn), then=self._exchanges.forget_answer)
 
     def pin(self, turn: int) -> Change:
         """Keeps a turn for ever: it is pinned behind the opening."""

@@ -11,15 +11,15 @@ from typing import Literal, TypeAlias
 from sinkchat.errors import ExitStatus, UsageError
 from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.environment import ColorChoice, Environment
-from sinkchat.terminal.exchanges import FORMS, Exchange, Question
-from sinkchat.terminal.intake import Intake
 from sinkchat.terminal.loading import Load
-from sinkchat.terminal.pipes import FITS, answer_all
-from sinkchat.terminal.records import RecordsView
+from sinkchat.terminal.pipe.exchanges import FORMS, Exchange, Question
+from sinkchat.terminal.pipe.intake import Intake
+from sinkchat.terminal.pipe.pipes import FITS, answer_all
+from sinkchat.terminal.pipe.records import RecordsView
+from sinkchat.terminal.pipe.view import Details, Losses, Progress, RunView, Stats, TextView
 from sinkchat.terminal.sanitize import visible
 from sinkchat.terminal.screen import Beside, Nowhere, Screen
 from sinkchat.terminal.signals import Interrupts, leaving_on_signals
-from sinkchat.terminal.view import Details, Losses, Progress, RunView, Stats, TextView
 
 Verbosity: TypeAlias = Literal["quiet", "normal", "verbose"]
 
@@ -140,9 +140,9 @@ class Run:
         return Stats(self._beside) if self._options.stats else None
 
     def _at_the_prompt(self, load: Load) -> ExitStatus:
-        from sinkchat.terminal.desk import PanelChoice
+        from sinkchat.terminal.drawing.choice import PanelChoice
+        from sinkchat.terminal.drawing.person import Look
         from sinkchat.terminal.interactive import Interactive
-        from sinkchat.terminal.person import Look
 
         environment, options = self._environment, self._options
         form = "off" if options.raw or options.verbosity == "quiet" else options.panel

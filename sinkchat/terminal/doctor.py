@@ -12,9 +12,9 @@ from typing import TextIO
 
 from sinkchat.errors import ExitStatus, UsageError
 from sinkchat.models.diagnosis import Finding, Probe, examined, is_writable, machine_probes
-from sinkchat.terminal.config import CONFIG_FILE, Key, read_config
+from sinkchat.terminal.asked.config import CONFIG_FILE, Key, read_config
+from sinkchat.terminal.asked.request import request_for
 from sinkchat.terminal.environment import ColorChoice, Environment
-from sinkchat.terminal.request import request_for
 from sinkchat.terminal.sanitize import one_line
 from sinkchat.terminal.screen import Screen
 

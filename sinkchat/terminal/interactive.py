@@ -8,18 +8,20 @@ from typing import TextIO
 
 from sinkchat.chat.options import Weight
 from sinkchat.errors import ExitStatus
-from sinkchat.terminal import clipboard, panel
 from sinkchat.terminal.conversation import Conversation
-from sinkchat.terminal.desk import Desk, PanelChoice
+from sinkchat.terminal.drawing import panel
+from sinkchat.terminal.drawing.choice import PanelChoice
+from sinkchat.terminal.drawing.gauge import Gauge
+from sinkchat.terminal.drawing.person import Look, PersonView
 from sinkchat.terminal.environment import Environment
-from sinkchat.terminal.gauge import Gauge
-from sinkchat.terminal.keyboard import Keyboard, open_keyboard
+from sinkchat.terminal.line.keyboard import Keyboard, open_keyboard
+from sinkchat.terminal.line.typeahead import TypeAhead, typeahead_on
 from sinkchat.terminal.loading import Load, Loading
-from sinkchat.terminal.person import Look, PersonView
+from sinkchat.terminal.pipe.view import introduce
 from sinkchat.terminal.repl import Repl
 from sinkchat.terminal.screen import Nowhere, Screen
-from sinkchat.terminal.typeahead import TypeAhead, typeahead_on
-from sinkchat.terminal.view import introduce
+from sinkchat.terminal.slash import clipboard, commands
+from sinkchat.terminal.slash.desk import Desk
 
 _WAIT_SECONDS = 0.1
 _NEWS_SECONDS = 2.0
@@ -144,6 +146,8 @@ class Interactive:
             is_changing=self._is_changing,
             on_panel_key=self._change_panel,
             weigh=self._weigh,
+            words=commands.completions,
+            path_commands=commands.PATH_COMMANDS,
         )
 
     def _toolbar(self, columns: int) -> str:

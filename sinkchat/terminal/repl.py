@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Iterator
 
 from sinkchat.chat.events import TurnCancelled, TurnEnded
 from sinkchat.errors import ExitStatus, SinkchatError
-from sinkchat.terminal import commands
 from sinkchat.terminal.conversation import Conversation
-from sinkchat.terminal.desk import Desk, Draft, Leave, Output, Page
-from sinkchat.terminal.keyboard import LineSource
-from sinkchat.terminal.person import PersonView
-from sinkchat.terminal.pipes import WarnWhenTooLong
+from sinkchat.terminal.drawing.person import PersonView
+from sinkchat.terminal.line.keyboard import LineSource
+from sinkchat.terminal.pipe.pipes import WarnWhenTooLong
 from sinkchat.terminal.sanitize import visible
 from sinkchat.terminal.screen import Screen
 from sinkchat.terminal.signals import AGAIN_SECONDS, Interrupts
+from sinkchat.terminal.slash import commands
+from sinkchat.terminal.slash.desk import Desk, Draft, Leave, Output, Page
 
 HINT = "Ctrl-D or /exit leaves"
 

@@ -6,9 +6,10 @@ from typing import Annotated, Literal, TypeAlias, cast
 import typer
 
 from sinkchat.errors import ExitStatus
-from sinkchat.terminal import options, sessions
+from sinkchat.terminal import sessions
+from sinkchat.terminal.asked import options
+from sinkchat.terminal.asked.options import GroupedHelp
 from sinkchat.terminal.environment import Environment
-from sinkchat.terminal.options import GroupedHelp
 
 Action: TypeAlias = Callable[[], ExitStatus]
 

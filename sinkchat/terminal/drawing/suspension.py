@@ -1,36 +1,11 @@
-"""Ctrl-Z, at the prompt and while the model answers: the shell gets the terminal as it was, and `fg` goes on."""
+"""Ctrl-Z while the model answers: the terminal goes back to the shell as it was, and `fg` goes on."""
 
-import os
 import signal
 from types import FrameType, TracebackType
 from typing import Any
 
-from prompt_toolkit.input import Input
-
-from sinkchat.terminal.frames import Stage
-from sinkchat.terminal.typeahead import TypeAhead
-
-
-def modes_of(keys_from: Input) -> list[Any] | None:
-    """How the terminal handles keys now; None where it is no terminal, or not one of POSIX."""
-    try:
-        import termios
-    except ImportError:
-        return None
-    try:
-        return termios.tcgetattr(keys_from.fileno())
-    except (OSError, NotImplementedError, termios.error):
-        return None
-
-
-def stopped_with(modes: list[Any] | None, keys_from: Input) -> None:
-    """Stops the job with those modes in force. prompt_toolkit by itself would leave IXON off."""
-    if modes is None or not hasattr(signal, "SIGTSTP"):
-        return
-    import termios
-
-    termios.tcsetattr(keys_from.fileno(), termios.TCSANOW, modes)
-    os.kill(0, signal.SIGTSTP)
+from sinkchat.terminal.drawing.frames import Stage
+from sinkchat.terminal.line.typeahead import TypeAhead
 
 
 class Suspension:

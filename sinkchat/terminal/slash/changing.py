@@ -6,9 +6,9 @@ from sinkchat.chat.events import TurnCancelled
 from sinkchat.errors import UsageError
 from sinkchat.terminal import wording
 from sinkchat.terminal.conversation import ChangeLike, Conversation
-from sinkchat.terminal.desk import Desk, Draft, Output
-from sinkchat.terminal.looking import preview
 from sinkchat.terminal.sanitize import one_line
+from sinkchat.terminal.slash.desk import Desk, Draft, Output
+from sinkchat.terminal.slash.looking import preview
 
 NOTED = "Noted."
 

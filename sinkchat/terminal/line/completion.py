@@ -1,25 +1,32 @@
 """What Tab offers: the commands, the words they know, and paths for those that take one."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
-from sinkchat.terminal.commands import PATH_COMMANDS, completions
 from sinkchat.terminal.sanitize import visible
+
+Words: TypeAlias = Callable[[str], Iterable[tuple[str, int]]]
 
 
 class CommandCompleter(Completer):
-    """Completes a line that begins with `/`. `path_commands` are names without their slash."""
+    """Completes a line that begins with `/`.
 
-    def __init__(self, path_commands: Collection[str] = PATH_COMMANDS) -> None:
+    `words` gives what may stand before the cursor, each with how many typed characters it takes the place of;
+    `path_commands` are names without their slash.
+    """
+
+    def __init__(self, words: Words, path_commands: Collection[str]) -> None:
+        self._words = words
         self._path_commands = path_commands
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         line = document.text_before_cursor
-        for text, typed in completions(line):
+        for text, typed in self._words(line):
             yield Completion(text, start_position=-typed)
         name, blank, argument = line.partition(" ")
         if blank and name.startswith("/") and name[1:].lower() in self._path_commands:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from sinkchat.chat.events import Event
 from sinkchat.errors import InputError
 from sinkchat.terminal.conversation import Conversation
-from sinkchat.terminal.intake import Intake, unless_blank, without_final_newlines
+from sinkchat.terminal.pipe.intake import Intake, unless_blank, without_final_newlines
 from sinkchat.terminal.sanitize import one_line, visible
 
 ROLES = ("system", "user", "assistant")

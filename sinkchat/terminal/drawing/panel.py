@@ -9,9 +9,9 @@ from itertools import groupby
 from typing import Literal, TypeAlias
 
 from sinkchat.terminal import wording
-from sinkchat.terminal.cells import UNICODE, Charset, Piece, fitting, joined, paint, steady, width
-from sinkchat.terminal.gauge import PanelFacts, Reading
-from sinkchat.terminal.turnmap import UNOWNED, cells_of, sign, turn_map
+from sinkchat.terminal.drawing.cells import UNICODE, Charset, Piece, fitting, joined, paint, steady, width
+from sinkchat.terminal.drawing.gauge import PanelFacts, Reading
+from sinkchat.terminal.drawing.turnmap import UNOWNED, cells_of, sign, turn_map
 
 Form: TypeAlias = Literal["auto", "full", "line", "off"]
 

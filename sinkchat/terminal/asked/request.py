@@ -15,8 +15,8 @@ from sinkchat.chat.past import Past
 from sinkchat.chat.store import Store
 from sinkchat.errors import UsageError
 from sinkchat.terminal.app import RunOptions
+from sinkchat.terminal.asked.settings import SETTINGS
 from sinkchat.terminal.sanitize import visible
-from sinkchat.terminal.settings import SETTINGS
 
 LOAD_OPTIONS = ("quant", "dtype", "device", "revision", "offline", "trust_remote_code")
 LOOKS = ("prompt", "fit", "interactive", "color", "panel", "markdown", "ascii", "vi", "stats", "raw")

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 from sinkchat.errors import UsageError
-from sinkchat.terminal import settings, wording
-from sinkchat.terminal.desk import FORMS, Desk, Leave, Output, Page
-from sinkchat.terminal.markdown import render as laid_out
+from sinkchat.terminal import wording
+from sinkchat.terminal.asked import settings
+from sinkchat.terminal.drawing.choice import FORMS
+from sinkchat.terminal.drawing.markdown import render as laid_out
 from sinkchat.terminal.sanitize import one_line
+from sinkchat.terminal.slash.desk import Desk, Leave, Output, Page
 
 _EDGE_CHARACTERS = 600
 _PREVIEW_CHARACTERS = 48

@@ -7,7 +7,7 @@ and room that is still free at the right end.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sinkchat.terminal.gauge import PanelFacts
+from sinkchat.terminal.drawing.gauge import PanelFacts
 
 UNOWNED = 0
 """what a cell holds whose tokens belong to no turn; turns are numbered from 1"""

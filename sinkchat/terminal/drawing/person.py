@@ -10,16 +10,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from sinkchat.chat.events import Event, Evicted, Notice, PromptProgress, TextDelta, TurnEnded
-from sinkchat.terminal import panel, wording
-from sinkchat.terminal.cells import ASCII, UNICODE, Charset
+from sinkchat.terminal import wording
 from sinkchat.terminal.conversation import Conversation
-from sinkchat.terminal.desk import PanelChoice
-from sinkchat.terminal.frames import Frames, Plain, Stage
-from sinkchat.terminal.gauge import Gauge
-from sinkchat.terminal.markdown import LightMarkdown, PlainText, StreamedText
+from sinkchat.terminal.drawing import panel
+from sinkchat.terminal.drawing.cells import ASCII, UNICODE, Charset
+from sinkchat.terminal.drawing.choice import PanelChoice
+from sinkchat.terminal.drawing.frames import Frames, Plain, Stage
+from sinkchat.terminal.drawing.gauge import Gauge
+from sinkchat.terminal.drawing.markdown import LightMarkdown, PlainText, StreamedText
+from sinkchat.terminal.drawing.suspension import Suspension
+from sinkchat.terminal.line.typeahead import NoTypeAhead, TypeAhead
 from sinkchat.terminal.screen import Screen
-from sinkchat.terminal.suspend import Suspension
-from sinkchat.terminal.typeahead import NoTypeAhead, TypeAhead
 
 _LONG_READING = 1_000
 """tokens from which on a person without a panel is told that reading takes a while"""

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from sinkchat.chat.options import Weight
 from sinkchat.errors import UsageError
 from sinkchat.terminal import wording
-from sinkchat.terminal.intake import Intake
+from sinkchat.terminal.pipe.intake import Intake
 from sinkchat.terminal.sanitize import one_line, visible
 
 PASTE_LINES = 8

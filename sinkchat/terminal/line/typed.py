@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prompt_toolkit.history import FileHistory, History
 
-from sinkchat.terminal.folding import PASTE_CHARACTERS, Folds
+from sinkchat.terminal.line.folding import PASTE_CHARACTERS, Folds
 from sinkchat.terminal.sanitize import visible
 
 

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from sinkchat.cache.policy import CacheState
 from sinkchat.chat.events import Event, Evicted, TurnEnded
 from sinkchat.terminal.conversation import Conversation
-from sinkchat.terminal.view import Progress
+from sinkchat.terminal.pipe.view import Progress
 
 
 class RecordsView:

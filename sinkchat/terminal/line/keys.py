@@ -11,7 +11,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.lexers import Lexer
 
-from sinkchat.terminal.folding import Folds
+from sinkchat.terminal.line.folding import Folds
 from sinkchat.terminal.sanitize import visible
 
 _QUOTES = '"""'

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from sinkchat.terminal.request import Chosen
+from sinkchat.terminal.asked.request import Chosen
 
 MEMORY, MODEL, ANSWERS, PIPES, KEPT, LOOKS = "Memory", "Model", "Answers", "Pipes", "Saved", "Looks"
 

@@ -12,9 +12,9 @@ from sinkchat.chat.events import Event, Notice, PromptRead, TurnCancelled
 from sinkchat.errors import ExitStatus, InputError, SinkchatError
 from sinkchat.terminal import wording
 from sinkchat.terminal.conversation import Conversation
-from sinkchat.terminal.exchanges import Exchange, SystemLine
+from sinkchat.terminal.pipe.exchanges import Exchange, SystemLine
+from sinkchat.terminal.pipe.view import RunView
 from sinkchat.terminal.signals import Interrupts, WaitInterrupted
-from sinkchat.terminal.view import RunView
 
 
 class Fit(Protocol):

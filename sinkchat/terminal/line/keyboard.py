@@ -22,15 +22,14 @@ from prompt_toolkit.output import ColorDepth, Output
 from prompt_toolkit.styles import Style
 
 from sinkchat.errors import UsageError
-from sinkchat.terminal.commands import PATH_COMMANDS
-from sinkchat.terminal.completion import CommandCompleter
-from sinkchat.terminal.editor import edited
-from sinkchat.terminal.folding import Folds, TextFile, Weigh
-from sinkchat.terminal.keys import FoldLexer, bindings, unquoted
-from sinkchat.terminal.prompt import Session, ask_no_positions, read_pastes_in_linear_time
+from sinkchat.terminal.line.completion import CommandCompleter, Words
+from sinkchat.terminal.line.editor import edited
+from sinkchat.terminal.line.folding import Folds, TextFile, Weigh
+from sinkchat.terminal.line.keys import FoldLexer, bindings, unquoted
+from sinkchat.terminal.line.prompt import Session, ask_no_positions, read_pastes_in_linear_time
+from sinkchat.terminal.line.suspend import modes_of, stopped_with
+from sinkchat.terminal.line.typed import TypedLines
 from sinkchat.terminal.sanitize import visible
-from sinkchat.terminal.suspend import modes_of, stopped_with
-from sinkchat.terminal.typed import TypedLines
 
 _FRAME_SECONDS = 0.1
 _PROMPT = "> "
@@ -52,8 +51,8 @@ class Keyboard:
     """A line editor on a terminal. While `leaves()` is true, Ctrl-C leaves instead of clearing the line.
 
     `toolbar` gives the row below the line for a number of columns. `weigh` tells what a long paste would
-    cost. `note` is told what the person should know while typing. Raises OSError when `history` cannot be
-    written.
+    cost, `words` and `path_commands` what Tab completes. `note` is told what the person should know while
+    typing. Raises OSError when `history` cannot be written.
     """
 
     def __init__(
@@ -68,7 +67,8 @@ class Keyboard:
         on_panel_key: Callable[[], None] = lambda: None,
         weigh: Weigh = lambda text: None,
         note: Callable[[str], None] = lambda text: None,
-        path_commands: Collection[str] = PATH_COMMANDS,
+        words: Words = lambda line: (),
+        path_commands: Collection[str] = (),
         keys_from: Input | None = None,
         drawn_on: Output | None = None,
     ) -> None:
@@ -96,7 +96,7 @@ class Keyboard:
             prompt_continuation=" " * len(_PROMPT),
             vi_mode=vi,
             history=self._history,
-            completer=CommandCompleter(path_commands),
+            completer=CommandCompleter(words, path_commands),
             complete_while_typing=False,
             lexer=FoldLexer(self._folds),
             style=Style.from_dict(_STYLE if color else {}),

@@ -18,8 +18,8 @@ from functools import lru_cache, partial
 from itertools import groupby
 from typing import Protocol, TypeAlias
 
+from sinkchat.terminal.drawing.spans import BOLD, BULLET, CODE, ITALIC, LIMIT, MARK, SPECIAL, span
 from sinkchat.terminal.sanitize import visible
-from sinkchat.terminal.spans import BOLD, BULLET, CODE, ITALIC, LIMIT, MARK, SPECIAL, span
 
 _RESET = "\x1b[0m"
 _STYLES = {BOLD: "bold", ITALIC: "italic", CODE: "cyan", BULLET: "cyan"}
@@ -120,7 +120,7 @@ def code_blocks(text: str) -> list[str]:
 
 def render(text: str, *, columns: int, color: bool) -> str:
     """The whole text laid out in so many columns, a newline at its end; of escape sequences SGR at most."""
-    from sinkchat.terminal.rendering import laid_out
+    from sinkchat.terminal.drawing.rendering import laid_out
 
     return laid_out(text, columns=columns, color=color)
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from sinkchat.errors import UsageError
-from sinkchat.terminal import changing, keeping, looking, settings
-from sinkchat.terminal.desk import FORMS, Desk, Output
+from sinkchat.terminal.asked import settings
+from sinkchat.terminal.drawing.choice import FORMS
+from sinkchat.terminal.slash import changing, keeping, looking
+from sinkchat.terminal.slash.desk import Desk, Output
 
 _COMMAND_LINE = re.compile(r"/([A-Za-z]+|\?)(?:[ \t]+(.*))?", re.DOTALL)
 

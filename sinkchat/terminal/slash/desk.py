@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from sinkchat.chat.events import Event, TurnEnded
-from sinkchat.terminal.clipboard import Clipboard, NoClipboard
 from sinkchat.terminal.conversation import Conversation
-from sinkchat.terminal.folding import TextFile
-from sinkchat.terminal.panel import Form
+from sinkchat.terminal.drawing.choice import PanelChoice
+from sinkchat.terminal.line.folding import TextFile
+from sinkchat.terminal.slash.clipboard import Clipboard, NoClipboard
 
 
 class Leave(Exception):
@@ -48,20 +48,6 @@ class Tally:
         self.completion_tokens += turn.completion_tokens
         if turn.tokens_per_s > 0:
             self.answer_seconds += turn.completion_tokens / turn.tokens_per_s
-
-
-FORMS: tuple[Form, ...] = ("full", "line", "off")
-
-
-@dataclass(slots=True)
-class PanelChoice:
-    """Which panel is drawn; F2 and `/panel` change it."""
-
-    form: Form = "full"
-
-    def change(self) -> None:
-        """The next form."""
-        self.form = FORMS[(FORMS.index(self.form) + 1) % len(FORMS)]
 
 
 def _as_typed(file: TextFile) -> str:

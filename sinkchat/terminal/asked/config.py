@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from sinkchat.errors import UsageError
-from sinkchat.terminal.request import Chosen
+from sinkchat.terminal.asked.request import Chosen
 
 CONFIG_FILE = "config.toml"
 

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol, TextIO
 
+from sinkchat.terminal.drawing.footer import RESETS, STYLE, changes, drawn_below
+from sinkchat.terminal.drawing.pen import Pen
 from sinkchat.terminal.environment import silence
-from sinkchat.terminal.footer import RESETS, STYLE, changes, drawn_below
-from sinkchat.terminal.pen import Pen
 
 Footer = Callable[[int, int], list[str]]
 """Rows for a screen of so many columns and lines: styled, each narrower than the screen."""

@@ -11,12 +11,12 @@ from sinkchat.chat.events import TurnCancelled
 from sinkchat.errors import InputError, UsageError
 from sinkchat.terminal import wording
 from sinkchat.terminal.conversation import Conversation
-from sinkchat.terminal.desk import Desk, Draft, Output
-from sinkchat.terminal.exchanges import PastExchange, Question, SystemLine, transcript
-from sinkchat.terminal.folding import read_file
-from sinkchat.terminal.intake import Intake
-from sinkchat.terminal.markdown import code_blocks
+from sinkchat.terminal.drawing.markdown import code_blocks
+from sinkchat.terminal.line.folding import read_file
+from sinkchat.terminal.pipe.exchanges import PastExchange, Question, SystemLine, transcript
+from sinkchat.terminal.pipe.intake import Intake
 from sinkchat.terminal.sanitize import one_line
+from sinkchat.terminal.slash.desk import Desk, Draft, Output
 
 
 def attach(desk: Desk, argument: str) -> Iterator[Output]:
