@@ -1,12 +1,14 @@
 """The whole program with a tiny random model: its cache wraps around, is taken back and pinned for real.
 
 Answers are greedy and 12 tokens long; the cache holds `CAPACITY` tokens. A message that begins with "slowly" is
-answered so, above all before its first event. Where `LOAD_FAILS` says why, there is no model after a second.
+answered so, above all before its first event. Where `LOAD_FAILS` says why, there is no model after a second. Each
+name is a model with weights of its own, of which `tiny` is the usual one.
 """
 
 import os
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 from sinkchat.chat.events import Event, PromptProgress, TextDelta
@@ -16,6 +18,7 @@ from sinkchat.terminal.asked.request import Request
 from sinkchat.terminal.conversation import Conversation
 
 TOKEN_SECONDS = 0.03
+NAME = "tiny"
 
 
 def start(request: Request, progress: Callable[[str], None]) -> Conversation:
@@ -41,14 +44,25 @@ def start(request: Request, progress: Callable[[str], None]) -> Conversation:
                     time.sleep(seconds)
 
     torch.set_num_threads(1)
-    capacity = int(os.environ.get("CAPACITY", "400"))
-    return SlowSession(
-        engine_for(tiny_model("llama", 2), EvictMessages(), capacity=capacity, pinned=0, chunk_size=16),
+    name = request.model or NAME
+    capacity = request.memory.cache_size or int(os.environ.get("CAPACITY", "400"))
+    session = SlowSession(
+        engine_for(
+            tiny_model("llama", 2, seed=0 if name == NAME else zlib.crc32(name.encode())),
+            EvictMessages(),
+            capacity=capacity,
+            pinned=0,
+            chunk_size=16,
+        ),
         tiny_tokenizer(),
-        card=ModelCard("tiny", "none", "float32", "cpu", 4096),
-        options=ChatOptions(temperature=0, max_tokens=12),
+        card=ModelCard(name, "none", "float32", "cpu", 4096),
+        options=ChatOptions(**{"temperature": 0, "max_tokens": 12, **request.chat}),
+        sources=request.sources,
         system=request.system,
     )
+    if request.kept is not None:
+        request.kept.take_up(session, memory=request.memory, source=name, system=request.system, progress=progress)
+    return session
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ its blocks in any order, so only who settles after each record is sure to lose n
 What `op` says, and what else stands in the record:
 
     begin     format, id, created, model {name, quant, dtype}, memory {cache_size, sinks, evict, policy}, system;
-              where earlier parts came before (see `saved`): turns, how many those tell of, and title
+              where something was said before: turns, how many there are, and title. What follows can be
+              understood alone; there is one wherever a process goes on, or another part (see `saved`)
     turn      number: a turn begins, counted from 1
     user      text: more of its message
     answer    text: more of its answer, about once a second
@@ -110,9 +111,9 @@ class Reading:
             if record is None and not file.read(1):
                 self.torn = True
                 return
-            if record is None or (number == 1) != (record["op"] == "begin"):
+            if record is None or (number == 1 and record["op"] != "begin"):
                 raise JournalDamaged(self.path, line=number, turns=self.turns)
-            if number == 1:
+            if record["op"] == "begin":
                 _check_format(record, self.path)
             tally.see(record)
             self.turns = tally.whole

@@ -124,8 +124,9 @@ class _Replay:
             dtype=model["dtype"],
             memory=MemoryOptions(**known),
         )
+        self.new_system = record["system"]
         if is_first:
-            self.story.system = self.new_system = record["system"]
+            self.story.system = self.new_system
             if before := int(record.get("turns", 0)):  # told by parts of the journal that are not kept any more
                 self.story.transcript, self.story.whole = Transcript(first=before + 1), before
         self._written = None  # the part of a journal that begins here can be read alone

@@ -100,7 +100,8 @@ class JournalRecorder:
         self._append({"op": "system", "text": text})
 
     def options(self, changed: Mapping[str, Any]) -> None:
-        self._append({"op": "options", **changed})
+        if changed:
+            self._append({"op": "options", **changed})
 
     def settled(self, outline: "Callable[[], Outline]") -> None:
         now = outline()

@@ -94,6 +94,8 @@ class Saved:
         return records_of(self.folder)
 
     def append(self, record: Record) -> None:
+        if record["op"] == "begin" and not self._tally.is_empty:
+            record = self._going_on(record)
         self._tally.see(record)
         self._held.append(record)
         if not self._tally.is_empty:
@@ -103,9 +105,8 @@ class Saved:
 
     def begin_part(self, begin: Record, settled: Record) -> None:
         path = part(self.folder, int(self._journal.path.stem) + 1)
-        head = {**begin, "turns": self._tally.latest, "title": self._tally.title}
         try:
-            publish(path, line_of(head) + line_of(settled))
+            publish(path, line_of(self._going_on(begin)) + line_of(settled))
         except OSError as error:
             self._journal.failure = failure_of(error, path, "written")
             return
@@ -113,6 +114,9 @@ class Saved:
         self._journal = Journal(path)
         with suppress(OSError):
             self._drop_old_parts()
+
+    def _going_on(self, begin: Record) -> Record:
+        return {**begin, "turns": self._tally.latest, "title": self._tally.title}
 
     def _drop_old_parts(self) -> None:
         parts = parts_of(self.folder)
