@@ -18,6 +18,7 @@ TORCH_FREE = [
     "sinkchat.chat.export",
     "sinkchat.chat.journal",
     "sinkchat.chat.lock",
+    "sinkchat.chat.messages",
     "sinkchat.chat.options",
     "sinkchat.chat.parts",
     "sinkchat.chat.past",

@@ -99,7 +99,7 @@ def test_a_system_prompt_that_was_given_wins_over_the_transcripts() -> None:
         (b'{"content": "x"}', '"role" is missing; use system, user or assistant'),
         (b'{"role": ["user"], "content": "x"}', '"role" is ["user"]; use system, user or assistant'),
         (b'{"role": "user"}', '"content" is missing; use a text'),
-        (b'{"role": "user", "content": [1]}', '"content" is a list; use a text'),
+        (b'{"role": "user", "content": {}}', '"content" is an object; use a text'),
         (b"[1, 2]", "a list where an object with role and content belongs"),
         (b"hello", "not JSON: expecting value at column 1"),
         (b'{"role": "system", "content": "x"}', "a system message must come before all others"),

@@ -611,7 +611,7 @@ def test_a_message_without_an_answer_is_the_next_line(tmp_path: Path) -> None:
     desk = desk_after("something")
     outputs = [output for output in done(desk, f"/load {path}") if isinstance(output, str | Draft)]
     assert outputs == [
-        "message 1 has no answer and is left out: lost",
+        "chat.jsonl line 1 has no answer and is left out: lost",
         "1 turn read: pinned 5 + window 2/95 + forgotten 0 = seen 7",
         Draft("three"),
     ]

@@ -53,21 +53,25 @@ Export: TypeAlias = Callable[[Exported], Iterator[str]]
 
 
 def as_markdown(conversation: Exported) -> Iterator[str]:
-    """A page with a heading for each turn, and a rule before the first that memory still holds."""
+    """A page with a heading for each turn, and a rule from which on memory holds all of them."""
     card = conversation.card
     yield f"# A conversation with {card.name}\n"
     if conversation.system:
         yield f"\n{_quoted(conversation.system)}\n"
-    held = {turn.number for turn in conversation.held}
-    is_told = False
+    pinned = set(conversation.pinned_turns)
+    remembered = pinned | {turn.number for turn in conversation.held}
+    begins = conversation.latest + 1
+    while begins - 1 in remembered:
+        begins -= 1
+    rule = _rule(sorted(number for number in remembered if number < begins), pinned)
     for number in range(conversation.first, conversation.latest + 1):
-        if number in held and not is_told:
-            is_told = True
-            if number > conversation.first:
-                yield "\n---\n\n*Memory begins here: the turns above are forgotten, but for those that are pinned.*\n"
+        if number == begins > conversation.first:
+            yield rule
         said = conversation.said(number)
-        pinned = " (pinned)" if number in conversation.pinned_turns else ""
-        yield f"\n## Turn {number}{pinned}\n\n{_quoted(said.user)}\n\n{said.answer.strip()}\n"
+        mark = " (pinned)" if number in pinned else ""
+        yield f"\n## Turn {number}{mark}\n\n{_quoted(said.user)}\n\n{said.answer.strip()}\n"
+    if conversation.first <= conversation.latest < begins:
+        yield rule
 
 
 def as_jsonl(conversation: Exported) -> Iterator[str]:
@@ -77,9 +81,14 @@ def as_jsonl(conversation: Exported) -> Iterator[str]:
 
 
 def as_json(conversation: Exported) -> Iterator[str]:
-    """One object: the model, and the messages in the form that chat APIs take."""
+    """One object: the model, how many turns follow, and the messages in the form that chat APIs take."""
     card = conversation.card
-    about = {"model": card.name, "quant": card.quant, "dtype": card.dtype, "turns": conversation.latest}
+    about = {
+        "model": card.name,
+        "quant": card.quant,
+        "dtype": card.dtype,
+        "turns": conversation.latest - conversation.first + 1,
+    }
     yield f'{json.dumps(about, ensure_ascii=False)[:-1]}, "messages": ['
     for index, message in enumerate(_messages(conversation)):
         yield f"{',' if index else ''}\n{json.dumps(message, ensure_ascii=False)}"
@@ -97,6 +106,13 @@ def _messages(conversation: Exported) -> Iterable[dict[str, str]]:
         said = conversation.said(number)
         yield {"role": "user", "content": said.user}
         yield {"role": "assistant", "content": said.answer}
+
+
+def _rule(remembered: list[int], pinned: set[int]) -> str:
+    """The rule below turns of which these are remembered nevertheless."""
+    named = [f"{number}, which is pinned" if number in pinned else f"{number}" for number in remembered]
+    rest = f", but for {' and '.join(f'turn {each}' for each in named)}" if named else ""
+    return f"\n---\n\n*Memory begins here: the turns above are forgotten{rest}.*\n"
 
 
 def _quoted(text: str) -> str:

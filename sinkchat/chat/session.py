@@ -166,6 +166,7 @@ class ChatSession:
         sinks = sink_count(template, self._sinks, capacity=self.state.capacity)
         self._speak_under(text, template)
         self._memory.clear(sinks=sinks, for_good=True)
+        self.recorder.settled(lambda: self.outline)
 
     def change_system(self, text: str | None) -> Change:
         """Another system prompt for the conversation as it is held. What is remembered is read again behind it."""

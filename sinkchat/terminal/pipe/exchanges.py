@@ -5,19 +5,17 @@ the rest has not been written yet. Nobody here answers anything. All text is mad
 control character does to a model is nobody's intention.
 """
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from sinkchat.chat.events import Event
+from sinkchat.chat.messages import Message, read_messages
 from sinkchat.errors import InputError
 from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.pipe.intake import Intake, unless_blank, without_final_newlines
-from sinkchat.terminal.sanitize import one_line, visible
-
-ROLES = ("system", "user", "assistant")
+from sinkchat.terminal.sanitize import visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +23,7 @@ class Question:
     """A message that gets a reply. Its text may still be arriving."""
 
     text: str | Iterable[str]
+    place: str = field(default="", kw_only=True)
 
     def enter(self, conversation: Conversation) -> Iterator[Event]:
         return conversation.send(self.text)
@@ -46,7 +45,7 @@ class SystemLine:
     """The system prompt of a transcript: before any exchange, or not at all."""
 
     text: str
-    line: int
+    place: str
 
 
 Exchange: TypeAlias = Question | PastExchange | SystemLine
@@ -76,68 +75,44 @@ def each_line(intake: Intake, prompt: str | None) -> Iterator[Exchange]:
 
 
 def transcript(intake: Intake, prompt: str | None) -> Iterator[Exchange]:
-    """`{"role": ..., "content": ...}` a line; a user's message without an answer gets one. The prompt is the last.
+    """A conversation in any form that `read_messages` knows: JSON lines as they arrive, a document whole.
 
-    Whether a message has an answer is known when the next line is.
+    A user's message without an answer gets one. The prompt is the last.
     """
-    asked: str | None = None
-    number_of_messages = 0
-    for number, line in enumerate(intake.lines(), start=1):
-        if not line or line.isspace():
-            continue
-        number_of_messages += 1
-        role, content = _message(line, f"stdin line {number}")
-        if role == "system":
-            if number_of_messages > 1:
-                raise InputError(f"stdin line {number}: a system message must come before all others")
-            yield SystemLine(content, number)
-        elif role == "user":
-            if asked is not None:
-                yield Question(asked)
-            asked = content
-        elif asked is None:
-            raise InputError(f"stdin line {number}: this assistant message answers no user message")
-        else:
-            yield PastExchange(asked, content)
-            asked = None
-    if asked is not None:
-        yield Question(asked)
+    is_empty = True
+    for exchange in exchanges_of(read_messages(intake.lines(), "stdin")):
+        is_empty = False
+        yield exchange
     if prompt is not None:
         yield Question(visible(prompt))
-    elif not number_of_messages:
+    elif is_empty:
         raise _nothing_to_answer()
 
 
+def exchanges_of(messages: Iterable[Message]) -> Iterator[Exchange]:
+    """Messages two by two. Whether a user's message has an answer is known when the next message is."""
+    asked: Question | None = None
+    for number, message in enumerate(messages, start=1):
+        text = visible(message.text)
+        match message.role:
+            case "system":
+                if number > 1:
+                    raise InputError(f"{message.place}: a system message must come before all others")
+                yield SystemLine(text, message.place)
+            case "user":
+                if asked is not None:
+                    yield asked
+                asked = Question(text, place=message.place)
+            case "assistant":
+                if asked is None:
+                    raise InputError(f"{message.place}: this assistant message answers no user message")
+                yield PastExchange(str(asked.text), text)
+                asked = None
+    if asked is not None:
+        yield asked
+
+
 FORMS = {"text": one_message, "lines": each_line, "jsonl": transcript}
-
-
-def _message(line: str, place: str) -> tuple[str, str]:
-    """Role and visible content of one line of a transcript. Raises InputError, naming the place."""
-    try:
-        message: Any = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{place}: not JSON: {error.msg[0].lower()}{error.msg[1:]} at column {error.colno}"
-        ) from error
-    except RecursionError as error:
-        raise InputError(f"{place}: not JSON: nested too deeply") from error
-    except ValueError as error:  # a number of 5,000 digits
-        raise InputError(f"{place}: not JSON: {one_line(str(error))}") from error
-    if not isinstance(message, dict):
-        raise InputError(f"{place}: {_kind(message)} where an object with role and content belongs")
-    role, content = message.get("role"), message.get("content")
-    if role not in ROLES:
-        named = f"is {json.dumps(role)}" if "role" in message else "is missing"
-        raise InputError(f'{place}: "role" {named}; use system, user or assistant')
-    if not isinstance(content, str):
-        named = f"is {_kind(content)}" if "content" in message else "is missing"
-        raise InputError(f'{place}: "content" {named}; use a text')
-    return role, visible(content)
-
-
-def _kind(value: object) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
-    return names.get(type(value), "a number")
 
 
 def _nothing_to_answer() -> InputError:

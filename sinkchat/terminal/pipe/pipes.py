@@ -92,10 +92,13 @@ def answer_all(
 
 
 def _set_system(line: SystemLine, conversation: Conversation, view: RunView) -> None:
-    if conversation.system is None:
+    """The system prompt of a transcript, unless another is in force or something was said: that is not lost to it."""
+    if conversation.latest:
+        view.show(Notice(f"the system message of {line.place} is not used: the conversation has begun before"))
+    elif conversation.system is None:
         conversation.set_system(line.text)
     else:
-        view.show(Notice(f"the system message of stdin line {line.line} is not used: --system was given"))
+        view.show(Notice(f"the system message of {line.place} is not used: --system was given"))
 
 
 def _has_lost_its_beginning(before: CacheState, now: CacheState) -> bool:
