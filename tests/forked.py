@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -21,6 +22,7 @@ class Nursery:
 
     def __init__(self) -> None:
         pipe = subprocess.PIPE
+        self._running: int | None = None
         self._process = subprocess.Popen(
             [sys.executable, str(TESTS / "lasting_program.py")],
             stdin=pipe,
@@ -56,12 +58,23 @@ class Nursery:
             "stdout": stdout,
             "stderr": stderr,
         }
-        print(json.dumps(asked), file=self._asks, flush=True)
-        return int(self._answers.readline())
+        if self._running is not None:  # a test that failed left it behind
+            os.kill(self._running, signal.SIGKILL)
+            self.status()
+        self._running = self._asked(json.dumps(asked), "begun")
+        return self._running
 
     def status(self) -> int:
         """Waits for its end."""
-        return int(self._answers.readline())
+        status = self._asked("", "ended")
+        self._running = None
+        return status
+
+    def _asked(self, line: str, answer: str) -> int:
+        print(line, file=self._asks, flush=True)
+        what, number = self._answers.readline().split()
+        assert what == answer
+        return int(number)
 
 
 class Talk(Program):
@@ -72,7 +85,7 @@ class Talk(Program):
         nursery: Nursery,
         home: Path,
         *arguments: str,
-        size: tuple[int, int] = (60, 200),
+        size: tuple[int, int] = (60, 400),
         **variables: str,
     ) -> None:
         self.screen = pyte.HistoryScreen(size[1], size[0], history=5_000)
@@ -97,7 +110,7 @@ class Talk(Program):
     def kill(self) -> None:
         """As if the machine's plug were pulled, but for the disk."""
         if self._status is None:
-            os.kill(self.process, 9)
+            os.kill(self.process, signal.SIGKILL)
             self.status()
 
     def status(self) -> int:

@@ -1,7 +1,7 @@
 """The whole program, many times: one process imports torch and builds a tiny model, and each run is a child of it.
 
 A line of JSON on stdin asks for a run: its arguments, variables, and what stdin, stdout and stderr are; a terminal
-becomes its own. The number of its process is answered at once, its status when it has ended. Answers are greedy and
+becomes its own. The number of its process is answered at once, its status after another line. Answers are greedy and
 made of letters alone, so that what is seen on a screen is what was said. A message that begins with "slowly" is
 answered so. `PART_BYTES` is how large a part of the journal becomes.
 """
@@ -13,6 +13,7 @@ import sys
 import termios
 import time
 import traceback
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -30,6 +31,7 @@ from sinkchat.chat.session import ChatSession
 from sinkchat.cli import main
 from sinkchat.terminal.asked.request import Request
 
+NAME = "tiny"
 CAPACITY = 240
 MAX_TOKENS = 12
 STEP_SECONDS = 0.03
@@ -47,9 +49,10 @@ class SlowSession(ChatSession):
                 time.sleep(seconds)
 
 
-def spelling_model() -> Any:
-    """A tiny model that says nothing but letters."""
-    model, tokenizer = tiny_model("llama", 2), tiny_tokenizer()
+def spelling_model(name: str = NAME) -> Any:
+    """A tiny model of that name that says nothing but letters."""
+    seed = 0 if name == NAME else zlib.crc32(name.encode())
+    model, tokenizer = tiny_model("llama", 2, seed=seed), tiny_tokenizer()
     said = {tokenizer.convert_tokens_to_ids(letter) for letter in LETTERS}
     for number in range(len(SPECIAL_TOKENS) + 256):
         if number not in said:
@@ -57,20 +60,22 @@ def spelling_model() -> Any:
     return model
 
 
-def session_of(model: Any, tokenizer: Any, *, capacity: int = CAPACITY, **more: Any) -> SlowSession:
+def session_of(model: Any, tokenizer: Any, *, name: str = NAME, capacity: int = CAPACITY, **more: Any) -> SlowSession:
     return SlowSession(
         engine_for(model, EvictMessages(), capacity=capacity, pinned=0, chunk_size=16),
         tokenizer,
-        card=ModelCard("tiny", "none", "float32", "cpu", 4096),
+        card=ModelCard(name, "none", "float32", "cpu", 4096),
         **{"options": ChatOptions(temperature=0, max_tokens=MAX_TOKENS)} | more,
     )
 
 
 def starting(model: Any, tokenizer: Any) -> Callable[[Request, Callable[[str], None]], ChatSession]:
     def start(request: Request, progress: Callable[[str], None]) -> ChatSession:
+        name = request.model or NAME
         session = session_of(
-            model,
+            model if name == NAME else spelling_model(name),
             tokenizer,
+            name=name,
             capacity=request.memory.cache_size or CAPACITY,
             options=ChatOptions(**{"temperature": 0, "max_tokens": MAX_TOKENS, **request.chat}),
             sources=request.sources,
@@ -78,7 +83,7 @@ def starting(model: Any, tokenizer: Any) -> Callable[[Request, Callable[[str], N
         )
         if request.kept is not None:
             request.kept.take_up(
-                session, memory=request.memory, source="tiny", system=request.system, progress=progress
+                session, memory=request.memory, source=name, system=request.system, progress=progress
             )
         return session
 
@@ -104,7 +109,7 @@ def serve() -> None:
     torch.set_num_threads(1)
     start = starting(spelling_model(), tiny_tokenizer())
     answers = sys.stdout
-    for line in sys.stdin:
+    while line := sys.stdin.readline():
         asked = json.loads(line)
         if (child := os.fork()) == 0:
             status = 70
@@ -119,9 +124,10 @@ def serve() -> None:
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(status)
-        print(child, file=answers, flush=True)
+        print("begun", child, file=answers, flush=True)
+        sys.stdin.readline()  # until its end is asked for, its number stays its own
         _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), file=answers, flush=True)
+        print("ended", os.waitstatus_to_exitcode(status), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """Conversations outlast what happens to the process and to the disk. The whole program, with a tiny real model."""
 
+import os
 import random
 import re
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ from typing import Any
 import pytest
 from forked import Nursery, Talk
 from lasting_program import CAPACITY, LETTERS, MAX_TOKENS
+from small_disks import small_disk
 from terminals import CTRL_C, CTRL_D
 
 from sinkchat.chat.past import Past, read_past
@@ -194,9 +198,13 @@ class Chatter:
 
     def _seen(self, chat: Chat, deed: str, rows: list[str]) -> Chat:
         """The conversation after a deed, by the rows that it left on the screen."""
-        if any(row.startswith("error:") for row in rows):
-            return self.chat
         before = self.chat
+        if any(row.startswith("error:") for row in rows):
+            if deed != "note":
+                return before
+            chat.turns.append((f"fact {self.messages}", "Noted."))  # it was read, and there is no room to pin it
+            chat.cleared = None
+            return chat
         if deed in ("send", "cut"):
             answer = next((row for row in rows if set(row) <= set(LETTERS)), "")
             if not answer:
@@ -284,3 +292,265 @@ def test_what_was_seen_to_be_complete_outlasts_three_hundred_kills(nursery: Nurs
     chatter = kill(nursery, tmp_path, times=300, seed=1)
     deeds: dict[str, Any] = {deed: chatter.kills.count(deed) for deed in set(chatter.kills)}
     assert {"begin", "send", "cut", "undo", "pin", "leave", "clear"} <= deeds.keys(), deeds
+
+
+@contextmanager
+def talk_of(nursery: Nursery, home: Path, *arguments: str, **variables: str) -> Iterator[Talk]:
+    """A conversation `x` once it is loaded and asks for a message."""
+    home.mkdir(exist_ok=True)
+    with Talk(nursery, home, *(arguments or ("--session", "x")), *QUIET, **variables) as talk:
+        assert is_begun(talk), talk.rows
+        yield talk
+
+
+def notes(talk: Talk) -> list[str]:
+    return [row for row in talk.all_rows if row.startswith("note: ") and "the answer was cut at" not in row]
+
+
+def unbroken(nursery: Nursery, home: Path, before: list[str], after: list[str]) -> list[list[str]]:
+    """What is answered to `after` where nobody ever left."""
+    with talk_of(nursery, home) as talk:
+        for line in before:
+            say(talk, line)
+        return [say(talk, line) for line in after]
+
+
+SAID = [f"message {number} of a long conversation" for number in range(1, 11)]
+THEN = ["and then", "what else", "/memory", "/turns"]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["TERM", "HUP"])
+def test_a_signal_in_mid_answer_saves_what_was_said_and_memory_goes_on_to_the_bit(
+    nursery: Nursery, tmp_path: Path, number: int, status: int
+) -> None:
+    with talk_of(nursery, tmp_path) as talk:
+        for line in SAID:
+            say(talk, line)
+        before = len(talk.written)
+        talk.type("slowly now\r")
+        assert talk.waits(lambda: re.search(r"slowly now\n+[a-z]{3,}", talk.written[before:]) is not None)
+        os.kill(talk.process, number)
+        assert talk.status() == status
+        assert "Traceback" not in talk.written
+    user, answer = said_in(past_of(tmp_path))[-1]
+    assert user == "slowly now"
+    assert is_sane(answer)
+    assert 3 <= len(answer) < MAX_TOKENS
+    with talk_of(nursery, tmp_path) as talk:
+        rest = say(talk, "/continue")[0]
+        told = notes(talk)
+        others = [say(talk, line) for line in THEN]
+    assert told == []
+    whole = unbroken(nursery, tmp_path / "unbroken", SAID, ["slowly now"])[0][0]
+    assert (answer + rest)[:MAX_TOKENS] == whole
+    assert len(others) == len(THEN)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["TERM", "HUP"])
+def test_a_signal_in_a_pipe_saves_what_was_said(nursery: Nursery, tmp_path: Path, number: int) -> None:
+    texts = {name: tmp_path / name for name in ("stdin", "stdout", "stderr")}
+    texts["stdin"].write_text("\n".join([*SAID, "slowly now", ""]))
+    texts["stdout"].touch()
+    arguments = ("run", "--input", "lines", "--session", "x")
+    process = nursery.begin(*arguments, home=tmp_path, **{name: str(path) for name, path in texts.items()})
+    until = time.monotonic() + 20
+    while texts["stdout"].read_text().count("\n\n") < len(SAID) and time.monotonic() < until:
+        time.sleep(0.01)
+    os.kill(process, number)
+    assert nursery.status() == 128 + number
+    assert "Traceback" not in texts["stderr"].read_text()
+    assert [user for user, _ in said_in(past_of(tmp_path))] == [*SAID, "slowly now"]
+    with talk_of(nursery, tmp_path) as talk:
+        assert notes(talk) == []
+
+
+def test_ctrl_d_says_how_to_go_on_and_what_goes_on_is_the_same_to_the_bit(nursery: Nursery, tmp_path: Path) -> None:
+    whole = unbroken(nursery, tmp_path / "unbroken", SAID, THEN)
+    with talk_of(nursery, tmp_path, "--no-history") as talk:
+        for line in SAID:
+            say(talk, line)
+        talk.type(CTRL_D)
+        assert talk.status() == 0
+        found = re.fullmatch(r"sinkchat resume (\d{4}-\d\d-\d\d-\d{4}-\w{4}) goes on with this conversation", talk.rows[-1])
+        assert found, talk.rows
+    with talk_of(nursery, tmp_path, "-c") as talk:
+        assert notes(talk) == []
+        again = [say(talk, line) for line in THEN]
+        talk.type(CTRL_D)
+        assert talk.status() == 0
+        assert talk.rows[-1] == f"sinkchat resume {found[1]} goes on with this conversation"
+    assert again == whole
+    assert [summary.id for summary in Store(tmp_path / "sinkchat/sessions").saved()] == [found[1]]
+
+
+def test_read_again_a_long_conversation_is_not_the_same_to_the_bit(nursery: Nursery, tmp_path: Path) -> None:
+    """The control: what leaves no snapshot behind answers otherwise, as keys knew what has been forgotten."""
+    whole = unbroken(nursery, tmp_path / "unbroken", SAID, THEN)
+    with talk_of(nursery, tmp_path) as talk:
+        for line in SAID:
+            say(talk, line)
+        talk.kill()
+    with talk_of(nursery, tmp_path) as talk:
+        assert notes(talk) == [f"{READ_AGAIN}there is no saved memory"]
+        again = [say(talk, line) for line in THEN]
+    assert again[:2] != whole[:2]
+    assert sums(again[2][0])["window"] > 0
+
+
+@pytest.mark.parametrize(
+    ("break_it", "arguments", "told"),
+    [
+        (lambda path: path.unlink(), (), f"{READ_AGAIN}there is no saved memory"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), (), f"{READ_AGAIN}the saved memory cannot be read: "),
+        (lambda path: None, ("--cache-size", "200"), f"{READ_AGAIN}the saved memory is of another cache size"),
+        (lambda path: None, ("--cache-size", "300"), f"{READ_AGAIN}the saved memory is of another cache size"),
+        (
+            lambda path: None,
+            ("other",),
+            "note: the latest turns are read again from their words, since their tokens cannot be used",
+        ),
+    ],
+    ids=["missing", "cut", "smaller cache", "larger cache", "another model"],
+)
+def test_memory_that_cannot_be_used_is_read_again_and_that_is_told(
+    nursery: Nursery, tmp_path: Path, break_it: Callable[[Path], None], arguments: tuple[str, ...], told: str
+) -> None:
+    with talk_of(nursery, tmp_path) as talk:
+        for line in SAID:
+            say(talk, line)
+        talk.type(CTRL_D)
+        assert talk.status() == 0
+    break_it(tmp_path / "sinkchat/sessions/x/memory.safetensors")
+    with talk_of(nursery, tmp_path, *arguments, "--session", "x") as talk:
+        assert [note[: len(told)] for note in notes(talk)] == [told]
+        assert is_sane(say(talk, THEN[0])[0])
+        found = SUMS.match(say(talk, "/memory")[0])
+        turns = say(talk, "/turns")
+        talk.type(CTRL_D)
+        assert talk.status() == 0
+    assert found is not None
+    pinned, window, room, forgotten, seen = (int(number) for number in found.groups())
+    assert pinned + window + forgotten == seen
+    assert pinned + room == (int(arguments[1]) if len(arguments) == 2 else CAPACITY)
+    assert int(turns[-1].split()[0]) == len(SAID) + 1
+    with talk_of(nursery, tmp_path) as talk:  # now it is of the moment, the model and the size that it was left with
+        assert notes(talk) == []
+
+
+def test_a_snapshot_of_another_moment_is_told(nursery: Nursery, tmp_path: Path) -> None:
+    for kills in (False, True):
+        with talk_of(nursery, tmp_path) as talk:
+            say(talk, "hello")
+            if not kills:
+                talk.type(CTRL_D)
+                talk.status()
+    with talk_of(nursery, tmp_path) as talk:
+        assert notes(talk) == [f"{READ_AGAIN}the saved memory is of another moment"]
+        assert is_sane(say(talk, "and then")[0])
+
+
+@pytest.mark.parametrize("arguments", [(), ("--session", "x")], ids=["unnamed", "named"])
+@pytest.mark.parametrize("ground", ["read-only", "full"])
+def test_on_bad_ground_one_note_says_what_happened_and_the_conversation_goes_on(
+    nursery: Nursery, tmp_path: Path, ground: str, arguments: tuple[str, ...]
+) -> None:
+    with small_disk(tmp_path / "disk", nbytes=256 * 1024) as disk:
+        if ground == "full":
+            (disk / "filler").write_bytes(b"x" * 256 * 1024)
+        else:
+            disk.make_read_only()
+        with talk_of(nursery, disk, "--no-history", *arguments) as talk:
+            answers = [say(talk, line) for line in SAID[:3]]
+            talk.type(CTRL_D)
+            assert talk.status() == 0
+            told = notes(talk)
+    why = "read-only file system" if ground == "read-only" else "no space left on device"
+    assert len(told) == 1, told
+    assert told[0].startswith("note: this conversation is not being saved: "), told
+    assert told[0].endswith(f"cannot be written: {why}"), told
+    assert all(is_sane(rows[0]) for rows in answers)
+
+
+def test_without_a_home_one_note_says_so_and_the_conversation_goes_on(nursery: Nursery, tmp_path: Path) -> None:
+    """The user database gives a home where the variable does not; where that is no folder, nothing can be kept."""
+    (tmp_path / "file").touch()
+    with talk_of(nursery, tmp_path, XDG_STATE_HOME="", HOME=str(tmp_path / "file")) as talk:
+        assert is_sane(say(talk, "hello")[0])
+        assert is_sane(say(talk, "and then")[0])
+        told = [note for note in notes(talk) if "saved" in note]
+        talk.type(CTRL_D)
+        assert talk.status() == 0
+    assert len(told) == 1, told
+    assert told[0].startswith("note: this conversation is not being saved: "), told
+
+
+def test_a_disk_that_fills_in_mid_chat_loses_nothing_once_there_is_room(nursery: Nursery, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", nbytes=256 * 1024) as disk:
+        with talk_of(nursery, disk, "--no-history", "--session", "x") as talk:
+            answers = [say(talk, line) for line in SAID[:3]]
+            with suppress(OSError):
+                (disk / "filler").write_bytes(b"x" * 256 * 1024)
+            answers += [say(talk, line) for line in SAID[3:8]]
+            full = notes(talk)
+            (disk / "filler").unlink()
+            answers += [say(talk, line) for line in SAID[8:]]
+            freed = notes(talk)[len(full) :]
+            talk.type(CTRL_D)
+            assert talk.status() == 0
+        past = past_of(disk)
+        with talk_of(nursery, disk, "--no-history") as talk:
+            assert notes(talk) == []
+            assert is_sane(say(talk, THEN[0])[0])
+    assert [note.endswith("cannot be written: no space left on device") for note in full] == [True], full
+    assert freed == ["note: this conversation is saved again"]
+    assert said_in(past) == [(line, rows[0]) for line, rows in zip(SAID, answers, strict=True)]
+
+
+def test_a_disk_that_is_full_at_the_end_is_told_once_more_and_whole_turns_stay(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", nbytes=64 * 1024) as disk:
+        with talk_of(nursery, disk, "--no-history", "--session", "x") as talk:
+            answers = [say(talk, line) for line in SAID[:3]]
+            with suppress(OSError):
+                (disk / "filler").write_bytes(b"x" * 64 * 1024)
+            say(talk, SAID[3])
+            talk.type(CTRL_D)
+            assert talk.status() == 0
+            assert "Traceback" not in talk.written
+        assert said_in(past_of(disk))[:3] == [(line, rows[0]) for line, rows in zip(SAID[:3], answers, strict=True)]
+        (disk / "filler").unlink()
+        with talk_of(nursery, disk, "--no-history") as talk:
+            assert is_sane(say(talk, "and then")[0])
+
+
+def test_a_second_process_is_told_and_damages_nothing(nursery: Nursery, tmp_path: Path) -> None:
+    with talk_of(nursery, tmp_path) as talk, Nursery() as others:
+        say(talk, "hello")
+        texts = {name: tmp_path / name for name in ("stdin", "stdout", "stderr")}
+        texts["stdin"].write_text("hello too\n")
+        others.begin("run", "--session", "x", home=tmp_path, **{name: str(path) for name, path in texts.items()})
+        assert others.status() == 2
+        assert texts["stdout"].read_text() == ""
+        assert texts["stderr"].read_text().splitlines()[0] == (
+            f"error: conversation x is open in another sinkchat (process {talk.process})"
+        )
+        say(talk, "and then")
+    assert [user for user, _ in said_in(past_of(tmp_path))] == ["hello", "and then"]
+
+
+def test_a_clock_that_jumped_back_breaks_nothing(nursery: Nursery, tmp_path: Path) -> None:
+    with talk_of(nursery, tmp_path) as talk:
+        say(talk, "hello")
+        talk.type(CTRL_D)
+        talk.status()
+    later = time.time() + 400 * 24 * 3600
+    for path in (tmp_path / "sinkchat/sessions/x").iterdir():
+        os.utime(path, (later, later))
+    for _ in range(2):
+        with talk_of(nursery, tmp_path, "-c") as talk:
+            assert notes(talk) == []
+            say(talk, "and then")
+            talk.type(CTRL_D)
+            talk.status()
+    assert [user for user, _ in said_in(past_of(tmp_path))] == ["hello", "and then", "and then"]

@@ -153,11 +153,12 @@ class Journal:
         self._waiting: deque[bytes] = deque()
         self._descriptor: int | None = None
         self._is_ragged = False
+        self._is_closed = False
         self._write_waiting()
 
     def append(self, record: Record) -> None:
         """Writes a record as one line, whole or not at all."""
-        if not self.has_gap:
+        if not (self.has_gap or self._is_closed):
             self._waiting.append(line_of(record))
             self._write_waiting()
 
@@ -170,6 +171,7 @@ class Journal:
     def close(self) -> None:
         if self._waiting:
             self._write_waiting()
+        self._is_closed = True
         self.settle()
         if self._descriptor is not None:
             os.close(self._descriptor)

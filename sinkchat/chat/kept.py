@@ -97,7 +97,7 @@ class Kept:
 
         place = self._place
         try:
-            if isinstance(place, Saved) and session.latest:
+            if isinstance(place, Saved) and place.failure is None and session.latest:
                 identity = identity_of(session.engine, session.card)
                 save_snapshot(
                     place.snapshot, SavedMemory.of(session.engine), identity=identity, at=session.outline.check

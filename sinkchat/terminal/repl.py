@@ -125,7 +125,7 @@ class Repl:
         try:
             if conversation is not None:
                 self._view.begin(conversation)
-            for output in outputs:
+            for output in self._interrupts.steps(outputs):
                 self._put(output)
                 if self._interrupts.pressed:
                     stop()  # again: Ctrl-C may have come before the exchange had begun to listen

@@ -72,7 +72,7 @@ def answer_all(
             if not begun:
                 view.begin(conversation)
                 begun = True
-            for event in fit.watch(exchange.enter(conversation), conversation.state):
+            for event in interrupts.steps(fit.watch(exchange.enter(conversation), conversation.state)):
                 if reader_has_gone():
                     raise BrokenPipeError
                 view.show(event)
