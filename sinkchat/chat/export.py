@@ -110,8 +110,8 @@ def _messages(conversation: Exported) -> Iterable[dict[str, str]]:
 
 def _rule(remembered: list[int], pinned: set[int]) -> str:
     """The rule below turns of which these are remembered nevertheless."""
-    named = [f"{number}, which is pinned" if number in pinned else f"{number}" for number in remembered]
-    rest = f", but for {' and '.join(f'turn {each}' for each in named)}" if named else ""
+    named = " and ".join(f"turn {number}{' (pinned)' if number in pinned else ''}" for number in remembered)
+    rest = f", but for {named}" if named else ""
     return f"\n---\n\n*Memory begins here: the turns above are forgotten{rest}.*\n"
 
 
