@@ -7,6 +7,7 @@ back or arranged anew, is in `memory` and `changes`. It knows no screen.
 """
 
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -66,7 +67,7 @@ class ChatSession:
         """the name under which this conversation can be resumed, if it is kept"""
         self.leave: Callable[[], str] = str
         """makes what is kept ready to be resumed"""
-        self._going_on = self._recording(iter(()))
+        self._going_on: Callable[[], Generator[Event] | None] = lambda: None
         self._options = ChatOptions()
         self.options = options if options is not None else ChatOptions()
         self.set_system(system)
@@ -189,7 +190,8 @@ class ChatSession:
 
     def close(self) -> str:
         """Nothing more is said for now: what is kept is made ready to be resumed. What a person should hear of it."""
-        self._going_on.close()  # what a signal left in the middle: it ends here, and is recorded
+        if (going_on := self._going_on()) is not None:
+            going_on.close()  # a signal left it in the middle: here it ends, and is recorded
         leave, self.leave = self.leave, str
         return leave()
 
@@ -284,7 +286,8 @@ class ChatSession:
 
     def _recorded(self, events: Iterator[Event]) -> Iterator[Event]:
         """The events, after which what has become of memory is recorded."""
-        self._going_on = going_on = self._recording(events)
+        going_on = self._recording(events)
+        self._going_on = weakref.ref(going_on)  # whoever drops it ends it
         return going_on
 
     def _recording(self, events: Iterator[Event]) -> Generator[Event]:
