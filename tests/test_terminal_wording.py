@@ -5,6 +5,7 @@ import pytest
 from sinkchat.cache.policy import CacheState, Span
 from sinkchat.chat.events import Evicted, PromptProgress, TurnEnded, TurnRest
 from sinkchat.terminal import wording
+from sinkchat.terminal.left import Left
 
 FULL = CacheState(seen=3_252, evicted=1_204, pinned=46, capacity=2_048, nbytes=2**30)
 
@@ -49,7 +50,18 @@ def test_turns_are_named_in_ranges(numbers: list[int], text: str) -> None:
     ],
 )
 def test_what_has_left_memory(evictions: list[Evicted], text: str) -> None:
-    assert wording.left_memory(evictions) == text
+    left = Left()
+    for eviction in evictions:
+        left.add(eviction)
+    assert wording.left_memory(left) == text
+
+
+def test_what_has_left_is_a_few_numbers_however_much_it_is() -> None:
+    left = Left()
+    for turn in [*range(10, 100_000), 3, 4, 10]:
+        left.add(evicted(46, 56, turn))
+    assert left.turns == [range(10, 100_000), range(3, 5)]
+    assert wording.left_memory(left) == "turns 3–4, 10–99999 have left memory (999,930 tokens)"
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ scrollback, in a note on stderr and in a test. The sum of the memory line is exa
 from collections.abc import Iterable, Sequence
 
 from sinkchat.cache.policy import CacheState
-from sinkchat.chat.events import Evicted, PromptProgress, TurnEnded, TurnRest
+from sinkchat.chat.events import PromptProgress, TurnEnded, TurnRest
 from sinkchat.terminal.conversation import Conversation, TurnLike
+from sinkchat.terminal.left import Left
 
 
 def memory(state: CacheState) -> str:
@@ -51,18 +52,16 @@ def _percent(left: int, tokens: int) -> int:
     return max(1, min(99, round(100 * left / tokens)))
 
 
-def left_memory(evictions: Sequence[Evicted]) -> str:
+def left_memory(left: Left) -> str:
     """`turns 1–2 have left memory (633 tokens)`, for everything that left in one exchange, or nothing."""
-    tokens = sum(len(eviction.span) for eviction in evictions)
-    gone = {number for eviction in evictions for number in eviction.gone}
-    partly = evictions[-1].partly if evictions else None
-    if gone:
-        verb = "has" if len(gone) == 1 else "have"
-        rest = f" · {_rest(partly)}" if partly else ""
-        return f"{turn_numbers(gone)} {verb} left memory ({_tokens(tokens)}){rest}"
-    if partly:
-        return f"{_rest(partly)} is leaving memory ({_tokens(tokens)})"
-    return f"{_tokens(tokens)} left memory" if tokens else ""
+    if left.turns:
+        verb = "has" if sum(map(len, left.turns)) == 1 else "have"
+        rest = f" · {_rest(left.partly)}" if left.partly else ""
+        gone = turn_runs(sorted(left.turns, key=lambda run: run.start))
+        return f"{gone} {verb} left memory ({_tokens(left.tokens)}){rest}"
+    if left.partly:
+        return f"{_rest(left.partly)} is leaving memory ({_tokens(left.tokens)})"
+    return f"{_tokens(left.tokens)} left memory" if left.tokens else ""
 
 
 def _tokens(count: int) -> str:

@@ -19,6 +19,7 @@ from sinkchat.terminal.drawing.frames import Frames, Plain, Stage
 from sinkchat.terminal.drawing.gauge import Gauge
 from sinkchat.terminal.drawing.markdown import LightMarkdown, PlainText, StreamedText
 from sinkchat.terminal.drawing.suspension import Suspension
+from sinkchat.terminal.left import Left
 from sinkchat.terminal.line.typeahead import NoTypeAhead, TypeAhead
 from sinkchat.terminal.screen import Screen
 
@@ -64,7 +65,7 @@ class PersonView:
         self._clock = clock
         self._new_typeahead = typeahead
         self._open: ExitStack | None = None
-        self._evictions: list[Evicted] = []
+        self._left = Left()
 
     def begin(self, conversation: Conversation) -> None:
         """An exchange begins: takes the screen and the keyboard."""
@@ -111,7 +112,7 @@ class PersonView:
                 self._reading(event)
                 self._stage.tick()
             case Evicted():
-                self._evictions.append(event)
+                self._left.add(event)
                 self._stage.tick()
             case Notice(text):
                 self._beside(lambda: self._screen.note(text))
@@ -144,15 +145,14 @@ class PersonView:
 
     def _tell_losses(self) -> None:
         """Says what has left since the last time, unless it was taken back."""
-        evictions, self._evictions = self._evictions, []
+        left, self._left = self._left, Left()
         before, self._before = self._before, self._gauge.facts(self._conversation)
         if self._look.is_accessible:
             for sentence in panel.sentences(before, self._before):
                 self._screen.line(sentence)
-        elif evictions and evictions[-1].state.evicted <= self._before.state.evicted and not self._look.is_quiet:
-            gone = [number for eviction in evictions for number in eviction.gone]
-            recall = f" · /recall {gone[0]}" if gone else ""
-            self._screen.aside(f"── {wording.left_memory(evictions)}{recall} ──")
+        elif left.tokens and left.evicted <= self._before.state.evicted and not self._look.is_quiet:
+            recall = f" · /recall {left.turns[0].start}" if left.turns else ""
+            self._screen.aside(f"── {wording.left_memory(left)}{recall} ──")
 
     def _finish_text(self) -> None:
         if self._in_text:

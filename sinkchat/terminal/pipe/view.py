@@ -10,6 +10,7 @@ from typing import Protocol
 from sinkchat.chat.events import Event, Evicted, Notice, PromptProgress, PromptRead, TextDelta, TurnEnded
 from sinkchat.terminal import wording
 from sinkchat.terminal.conversation import Conversation
+from sinkchat.terminal.left import Left
 from sinkchat.terminal.screen import Screen
 
 
@@ -57,18 +58,18 @@ class Losses(Progress):
 
     def __init__(self, screen: Screen) -> None:
         super().__init__(screen)
-        self._evictions: list[Evicted] = []
+        self._left = Left()
 
     def show(self, event: Event) -> None:
         super().show(event)
         match event:
             case Evicted():
-                self._evictions.append(event)
+                self._left.add(event)
             case TurnEnded():
-                for sentence in (wording.left_memory(self._evictions), wording.cut(event)):
+                for sentence in (wording.left_memory(self._left), wording.cut(event)):
                     if sentence:
                         self._screen.note(sentence)
-                self._evictions.clear()
+                self._left = Left()
 
 
 class Stats(Losses):
