@@ -28,6 +28,7 @@ from sinkchat.chat import snapshot  # noqa: F401
 from sinkchat.chat.events import Event, PromptProgress, TextDelta
 from sinkchat.chat.options import ChatOptions, ModelCard
 from sinkchat.chat.session import ChatSession
+from sinkchat.chat.store import Store
 from sinkchat.cli import main
 from sinkchat.terminal.asked.request import Request
 
@@ -62,7 +63,7 @@ def spelling_model(name: str = NAME) -> Any:
 
 def session_of(model: Any, tokenizer: Any, *, name: str = NAME, capacity: int = CAPACITY, **more: Any) -> SlowSession:
     return SlowSession(
-        engine_for(model, EvictMessages(), capacity=capacity, pinned=0, chunk_size=16),
+        engine_for(model, EvictMessages(), capacity=capacity, pinned=0, chunk_size=64),
         tokenizer,
         card=ModelCard(name, "none", "float32", "cpu", 4096),
         **{"options": ChatOptions(temperature=0, max_tokens=MAX_TOKENS)} | more,
@@ -95,6 +96,8 @@ def become(asked: dict[str, Any]) -> None:
     os.setsid()
     os.environ.clear()
     os.environ.update(asked["variables"])
+    if "PART_BYTES" in os.environ:
+        Store.__init__.__kwdefaults__["part_bytes"] = int(os.environ["PART_BYTES"])
     for number, (name, how) in enumerate([("stdin", os.O_RDWR), ("stdout", os.O_WRONLY), ("stderr", os.O_WRONLY)]):
         flags = how if os.path.exists(asked[name]) else how | os.O_CREAT
         descriptor = os.open(asked[name], flags, 0o600)

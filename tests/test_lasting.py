@@ -187,7 +187,9 @@ class Chatter:
 
     def _until_asked(self, talk: Talk, line: str) -> list[str]:
         assert talk.waits(lambda: f"> {line}" in talk.all_rows)
-        assert talk.waits(lambda: bool(talk.rows) and re.fullmatch(r">( slowly message \d+)?", talk.rows[-1]) is not None)
+        assert talk.waits(
+            lambda: bool(talk.rows) and re.fullmatch(r">( slowly message \d+)?", talk.rows[-1]) is not None
+        )
         talk.watch(0.05)
         if not talk.is_asked(0.2):
             talk.type("\x15")
@@ -371,7 +373,9 @@ def test_ctrl_d_says_how_to_go_on_and_what_goes_on_is_the_same_to_the_bit(nurser
             say(talk, line)
         talk.type(CTRL_D)
         assert talk.status() == 0
-        found = re.fullmatch(r"sinkchat resume (\d{4}-\d\d-\d\d-\d{4}-\w{4}) goes on with this conversation", talk.rows[-1])
+        found = re.fullmatch(
+            r"sinkchat resume (\d{4}-\d\d-\d\d-\d{4}-\w{4}) goes on with this conversation", talk.rows[-1]
+        )
         assert found, talk.rows
     with talk_of(nursery, tmp_path, "-c") as talk:
         assert notes(talk) == []
@@ -554,3 +558,61 @@ def test_a_clock_that_jumped_back_breaks_nothing(nursery: Nursery, tmp_path: Pat
             talk.type(CTRL_D)
             talk.status()
     assert [user for user, _ in said_in(past_of(tmp_path))] == ["hello", "and then", "and then"]
+
+
+TURN_TOKENS = 230
+"""a message of 200 letters, an answer of 8, and what the template puts around them"""
+
+
+@dataclass(frozen=True)
+class Burden:
+    """What a process takes."""
+
+    tokens: int
+    resident: int
+    descriptors: int
+    on_disk: int
+
+    @classmethod
+    def of(cls, process: int, folder: Path, *, turns: int) -> "Burden":
+        status = Path(f"/proc/{process}/status").read_text()
+        resident = int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
+        descriptors = len(list(Path(f"/proc/{process}/fd").iterdir()))
+        on_disk = sum(path.stat().st_size for path in folder.iterdir()) if folder.exists() else 0
+        return cls(turns * TURN_TOKENS, resident * 1024, descriptors, on_disk)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_a_million_tokens_in_a_pipe_take_no_more_of_anything_than_ten_thousand(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    part_bytes, count = 128 * 1024, 1_000_000 // TURN_TOKENS
+    texts = {name: tmp_path / name for name in ("stdin", "stdout", "stderr")}
+    letters = random.Random(1)
+    texts["stdin"].write_text("".join("".join(letters.choices(LETTERS, k=200)) + "\n" for _ in range(count)))
+    texts["stdout"].touch()
+    arguments = ("run", "--input", "lines", "--session", "x", "--max-tokens", "8", "--quiet")
+    places = {name: str(path) for name, path in texts.items()}
+    process = nursery.begin(*arguments, home=tmp_path, PART_BYTES=str(part_bytes), **places)
+    folder = tmp_path / "sinkchat/sessions/x"
+    burdens: list[Burden] = []
+    while (turns := texts["stdout"].read_text().count("\n\n")) < count - 20:
+        if turns * TURN_TOKENS >= 10_000 * (1 if not burdens else 10 * len(burdens)):
+            with suppress(FileNotFoundError):  # a part was dropped meanwhile
+                burdens.append(Burden.of(process, folder, turns=turns))
+        time.sleep(0.05)
+    burdens.append(Burden.of(process, folder, turns=turns))
+    assert nursery.status() == 0
+    print(*burdens, sep="\n")
+    first, *later = burdens
+    assert later[-1].tokens > 990_000
+    assert {burden.descriptors for burden in later} == {first.descriptors}
+    assert max(burden.on_disk for burden in later) < 7 * part_bytes
+    assert max(burden.resident for burden in later) < first.resident + 4 * 2**20
+    past = past_of(tmp_path)
+    assert past.transcript.count == count
+    with talk_of(nursery, tmp_path) as talk:
+        assert notes(talk) == []
+        assert sums(say(talk, "/memory")[0])["seen"] > 1_000_000
+        assert is_sane(say(talk, "and then")[0])
