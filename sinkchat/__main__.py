@@ -1,4 +1,4 @@
-"""The entry of the program, also as `python -m sinkchat`. Ctrl-C while it is still being imported ends it silently."""
+"""The entry of the program, also as `python -m sinkchat`. Ctrl-C while it is being imported ends it silently."""
 
 import signal
 
