@@ -1,6 +1,10 @@
 """Options become a request; what cannot be meant is refused with one sentence before a model is loaded."""
 
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -178,3 +182,16 @@ def test_help_names_every_option_and_its_group(capsys: pytest.CaptureFixture[str
         assert word in text
     for word in ("--panel", "--markdown", "--ascii", "--accessible", "--vi", "--stats", "--raw"):
         assert f"\n  {word} " in text
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.06, 0.1, 0.15])
+def test_ctrl_c_while_the_program_is_being_imported_is_silent(seconds: float) -> None:
+    """Before it can say anything; later it says so itself, and leaves with 130."""
+    program = subprocess.Popen(
+        [sys.executable, "-m", "sinkchat", "doctor", "--offline"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    time.sleep(seconds)
+    program.send_signal(signal.SIGINT)
+    _, told = program.communicate(timeout=60)
+    if program.returncode != 0:  # it was faster
+        assert (program.returncode, told) in [(-signal.SIGINT, b""), (130, b"")]

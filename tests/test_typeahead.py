@@ -2,6 +2,7 @@
 
 import os
 import pty
+import signal
 import termios
 import time
 from collections.abc import Iterator
@@ -157,3 +158,19 @@ def test_without_a_terminal_nobody_types() -> None:
 
 def test_on_a_terminal_keys_are_kept(desk: Desk) -> None:
     assert isinstance(typeahead_on(desk.keyboard.keys_from, desk.told, on_f2=desk.press_f2), KeptKeys)
+
+
+def test_a_ctrl_c_that_came_as_a_key_is_a_signal_all_the_same(desk: Desk) -> None:
+    """While a prompt closes the terminal still takes Ctrl-C for a key."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        with desk.typeahead() as typeahead:
+            modes = desk.settings()
+            modes[3] &= ~termios.ISIG
+            termios.tcsetattr(desk.device, termios.TCSANOW, modes)
+            desk.type("a\x03b")
+            typeahead.poll()
+            assert (heard, typeahead.pending_text) == ([signal.SIGINT], "ab")
+    finally:
+        signal.signal(signal.SIGINT, before)

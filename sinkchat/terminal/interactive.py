@@ -15,6 +15,7 @@ from sinkchat.terminal.drawing.gauge import Gauge
 from sinkchat.terminal.drawing.person import Look, PersonView
 from sinkchat.terminal.environment import Environment
 from sinkchat.terminal.line.keyboard import Keyboard, open_keyboard
+from sinkchat.terminal.line.quiet import Quiet
 from sinkchat.terminal.line.typeahead import TypeAhead, typeahead_on
 from sinkchat.terminal.loading import Load, Loading
 from sinkchat.terminal.pipe.view import introduce
@@ -75,6 +76,7 @@ class Interactive:
             is_loading=lambda: self._conversation is None,
         )
         self._keyboard = self._open_keyboard(keeps_history=keeps_history, is_vi=is_vi, terminal=terminal)
+        self._quiet = Quiet(self._keyboard.keys_from)
         self._desk.attach = self._keyboard.attached
 
     def run(self, load: Load) -> ExitStatus:
@@ -83,7 +85,8 @@ class Interactive:
         self._loading = loading = Loading(load)
         loading.when_done(lambda: self._has_loaded(loading))
         try:
-            return self._repl.run(self._keyboard)
+            with self._quiet:
+                return self._repl.run(self._keyboard)
         finally:
             if not loading.is_done:
                 loading.abandon()
@@ -186,4 +189,4 @@ class Interactive:
 
     def _typeahead(self) -> TypeAhead:
         told = self._environment.stdout if self._look.has_cursor else Nowhere(clock=self._environment.clock).stream
-        return typeahead_on(self._keyboard.keys_from, told, on_f2=self._choice.change)
+        return typeahead_on(self._keyboard.keys_from, told, on_f2=self._choice.change, outer=self._quiet)

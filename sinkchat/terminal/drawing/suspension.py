@@ -46,9 +46,9 @@ class Suspension:
     def _stop(self) -> None:
         self._is_wanted = False
         self._stage.pause()
-        self._typeahead.release()
+        self._typeahead.suspend()
         handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTSTP)  # the process stands still here until SIGCONT
         signal.signal(signal.SIGTSTP, handler)
-        self._typeahead.hold()
+        self._typeahead.resume()
         self._stage.begin_line()

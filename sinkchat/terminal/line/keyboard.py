@@ -88,6 +88,7 @@ class Keyboard:
         self._follower: asyncio.Task[None] | None = None
         self.keys_from = keys_from or get_app_session().input
         """where keys come from, for whoever reads them while no prompt is open"""
+        self._modes = modes_of(self.keys_from)
         read_pastes_in_linear_time(self.keys_from)
         ask_no_positions(drawn_on or get_app_session().output)
         self._session = Session(
@@ -113,7 +114,6 @@ class Keyboard:
 
     def read(self, draft: str = "") -> str:
         self.unsent = ""
-        self._modes = modes_of(self.keys_from)
         try:
             typed = self._session.prompt(default=self._as_it_stood(draft), pre_run=self._has_opened)
         finally:

@@ -8,16 +8,19 @@ here as at the prompt. Signals keep their keys: Ctrl-C stops the answer and Ctrl
 
 import os
 import select
+import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, TextIO
+from typing import Protocol, TextIO
 
 from prompt_toolkit.input import Input
 from prompt_toolkit.input.typeahead import store_typeahead
 from prompt_toolkit.key_binding import KeyPress
 from prompt_toolkit.keys import Keys
 
+from sinkchat.terminal.line.quiet import Quiet
 from sinkchat.terminal.sanitize import one_line
 
 _PASTES_BRACKETED, _PASTES_TYPED = "\x1b[?2004h", "\x1b[?2004l"
@@ -44,6 +47,14 @@ class TypeAhead(Protocol):
         """Gives the keyboard back as it was, until the next `hold`."""
         ...
 
+    def suspend(self) -> None:
+        """Leaves the terminal to others, as it was before the program came."""
+        ...
+
+    def resume(self) -> None:
+        """Takes the keyboard again after `suspend`."""
+        ...
+
     def __enter__(self) -> "TypeAhead": ...
 
     def __exit__(
@@ -65,6 +76,12 @@ class NoTypeAhead:
     def release(self) -> None:
         """There is no keyboard."""
 
+    def suspend(self) -> None:
+        """There is no keyboard."""
+
+    def resume(self) -> None:
+        """There is no keyboard."""
+
     def __enter__(self) -> "NoTypeAhead":
         return self
 
@@ -77,15 +94,18 @@ class NoTypeAhead:
 class KeptKeys:
     """Typed keys, kept for the next prompt on `keys_from`; F2 is taken out and told at once.
 
-    `terminal` is where the terminal is told how to send pastes.
+    `terminal` is where the terminal is told how to send pastes. `outer` is what keeps it quiet between prompts too.
     """
 
-    def __init__(self, keys_from: Input, terminal: TextIO, *, on_f2: Callable[[], None]) -> None:
+    def __init__(
+        self, keys_from: Input, terminal: TextIO, *, on_f2: Callable[[], None], outer: Quiet | None = None
+    ) -> None:
         self._input = keys_from
         self._terminal = terminal
         self._on_f2 = on_f2
         self._kept: list[KeyPress] = []
-        self._before: list[Any] | None = None
+        self._quiet = Quiet(keys_from)
+        self._outer = outer
 
     @property
     def pending_text(self) -> str:
@@ -111,34 +131,30 @@ class KeptKeys:
             for press in self._input.read_keys():
                 if press.key == Keys.F2:
                     self._on_f2()
+                elif press.key == Keys.ControlC:  # typed while a prompt was closing, which takes signals for keys
+                    signal.raise_signal(signal.SIGINT)
                 else:
                     self._kept.append(press)
 
     def hold(self) -> None:
-        import termios
-
-        keyboard = self._input.fileno()
-        self._before = termios.tcgetattr(keyboard)
-        attributes = termios.tcgetattr(keyboard)
-        attributes[0] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR)  # Enter is CR, as at the prompt
-        attributes[3] &= ~(termios.ICANON | termios.ECHO | termios.IEXTEN)
-        attributes[3] |= termios.NOFLSH  # Ctrl-C is not to discard what was typed before it
-        attributes[6][termios.VMIN], attributes[6][termios.VTIME] = 1, 0
-        termios.tcsetattr(keyboard, termios.TCSANOW, attributes)
+        self._quiet.lower()
         self._tell(_PASTES_BRACKETED)
 
     def release(self) -> None:
-        import termios
-
-        if self._before is None:
-            return
-        before, self._before = self._before, None
-        try:
+        with suppress(OSError):  # the terminal has gone, and what brought us here says more
             self.poll()
             self._tell(_PASTES_TYPED)
-            termios.tcsetattr(self._input.fileno(), termios.TCSANOW, before)
-        except (OSError, termios.error):
-            """The terminal has gone, and what brought us here says more."""
+        self._quiet.lift()
+
+    def suspend(self) -> None:
+        self.release()
+        if self._outer is not None:
+            self._outer.lift()
+
+    def resume(self) -> None:
+        if self._outer is not None:
+            self._outer.lower()
+        self.hold()
 
     def __enter__(self) -> "KeptKeys":
         self.hold()
@@ -156,8 +172,10 @@ class KeptKeys:
         self._terminal.flush()
 
 
-def typeahead_on(keys_from: Input, terminal: TextIO, *, on_f2: Callable[[], None]) -> TypeAhead:
+def typeahead_on(
+    keys_from: Input, terminal: TextIO, *, on_f2: Callable[[], None], outer: Quiet | None = None
+) -> TypeAhead:
     """Keeps what is typed on `keys_from`, where that is a terminal of a kind that can be asked."""
     if sys.platform == "win32" or not os.isatty(keys_from.fileno()):
         return NoTypeAhead()
-    return KeptKeys(keys_from, terminal, on_f2=on_f2)
+    return KeptKeys(keys_from, terminal, on_f2=on_f2, outer=outer)
