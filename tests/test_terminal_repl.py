@@ -259,7 +259,7 @@ def test_a_conversation_on_a_terminal(tmp_path: Path) -> None:
 
 
 def test_no_history_keeps_nothing(tmp_path: Path) -> None:
-    with at_the_prompt(tmp_path, "sinkchat run --no-history") as program:
+    with at_the_prompt(tmp_path, "sinkchat run --no-history --no-save") as program:
         program.type("secret\r")
         assert program.shows("kv 9/100")
         program.type(CTRL_D)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import asdict, replace
 from typing import Any
 
-from sinkchat.cache.policy import CacheState, EvictNothing
 from sinkchat.chat.answer import sampler_for
 from sinkchat.chat.changes import Change, Changes
 from sinkchat.chat.detokenize import Detokenizer
@@ -23,17 +22,17 @@ from sinkchat.chat.options import ChatOptions, ModelCard, Weight
 from sinkchat.chat.outline import Outline
 from sinkchat.chat.past import Past
 from sinkchat.chat.recorder import Recorder
+from sinkchat.chat.remembered import Remembered
 from sinkchat.chat.resuming import Resumption, is_stronger, options_that_hold
 from sinkchat.chat.room import sink_count
 from sinkchat.chat.snapshot import SavedMemory, Unusable
 from sinkchat.chat.template import ChatTemplate
 from sinkchat.chat.transcript import Said
-from sinkchat.chat.turns import Turn
 from sinkchat.engine.engine import Engine
 from sinkchat.errors import UsageError
 
 
-class ChatSession:
+class ChatSession(Remembered):
     """One endless conversation with a model.
 
     `sinks=None` pins the larger of 4 tokens and the opening, so that a system prompt is never forgotten. `stop_ids`
@@ -54,7 +53,7 @@ class ChatSession:
         notices: Sequence[str] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.engine = engine
+        super().__init__(Memory(engine))
         self.card = card
         self.sources = dict(sources or {})
         self._tokenizer = tokenizer
@@ -62,7 +61,6 @@ class ChatSession:
         self._model_stop_ids = frozenset(stop_ids)
         self._notices = tuple(notices)
         self._clock = clock
-        self._memory = Memory(engine)
         self.kept_as: str | None = None
         """the name under which this conversation can be resumed, if it is kept"""
         self.leave: Callable[[], str] = str
@@ -89,53 +87,9 @@ class ChatSession:
             self.engine.generator.seed()
 
     @property
-    def state(self) -> CacheState:
-        return self.engine.state
-
-    @property
-    def pinned(self) -> int:
-        """How many tokens are pinned once they have been read."""
-        return self.engine.cache.pinned
-
-    @property
-    def turns(self) -> Sequence[Turn]:
-        """The turns of the conversation, oldest first; of forgotten ones the latest 1,000."""
-        return self._memory.ledger.turns(self.state)
-
-    @property
-    def held(self) -> Sequence[Turn]:
-        """The turns of which the window holds something, in its order: the first leaves next."""
-        return self._memory.ledger.held(self.state)
-
-    @property
     def stop_ids(self) -> frozenset[int]:
         """The tokens that end an answer."""
         return self._exchanges.stop_ids
-
-    @property
-    def first(self) -> int:
-        """The oldest turn whose words are kept."""
-        return self._memory.transcript.first
-
-    @property
-    def latest(self) -> int:
-        """The number of the latest turn; 0 before the first."""
-        return self._memory.ledger.count
-
-    @property
-    def pinned_turns(self) -> tuple[int, ...]:
-        """The turns that were pinned, and never leave."""
-        return tuple(self._memory.ledger.pinned())
-
-    @property
-    def forgets(self) -> bool:
-        """Whether something leaves when memory is full; under the dense policy the conversation ends instead."""
-        return not isinstance(self.engine.cache.policy, EvictNothing)
-
-    @property
-    def device_bytes(self) -> int | None:
-        """Memory that tensors take on the device, in bytes; None where the device does not tell."""
-        return self.engine.device_bytes
 
     @property
     def recorder(self) -> Recorder:
