@@ -105,7 +105,7 @@ def become(asked: dict[str, Any]) -> None:
         os.close(descriptor)
     if os.isatty(0):
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    sys.stdin, sys.stdout, sys.stderr = (open(number, mode) for number, mode in ((0, "r"), (1, "w"), (2, "w")))
+    sys.stdin, sys.stdout, sys.stderr = map(os.fdopen, (0, 1, 2), "rww")
 
 
 def serve() -> None:

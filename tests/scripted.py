@@ -72,6 +72,7 @@ class ScriptedConversation:
         self.options = ChatOptions()
         self.sources = {"temperature": "model", "top_p": "flag"}
         self.notices = notices
+        self.taken_up: tuple[str, ...] = ()
         self.system: str | None = None
         self.heard: list[str] = []
         """texts of the turns that got a reply"""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import Nursery, Talk
+from forked import Nursery, Pipe, Talk
 from lasting_program import CAPACITY, LETTERS, MAX_TOKENS
 from small_disks import small_disk
 from terminals import CTRL_C, CTRL_D
@@ -441,6 +441,15 @@ def test_memory_that_cannot_be_used_is_read_again_and_that_is_told(
         assert notes(talk) == []
 
 
+def test_in_a_pipe_too_what_is_read_again_is_told(nursery: Nursery, tmp_path: Path) -> None:
+    arguments = ("run", "--input", "lines", "--session", "x", "--max-tokens", "8")
+    Pipe(nursery, tmp_path, *arguments, stdin="hello\n")
+    (tmp_path / "sinkchat/sessions/x/memory.safetensors").unlink()
+    told = [Pipe(nursery, tmp_path, *arguments, stdin="hello\n").stderr.splitlines()[0] for _ in range(2)]
+    cut = "note: the answer was cut at 8 tokens; max-tokens sets the limit"
+    assert told == [f"{READ_AGAIN}there is no saved memory", cut]
+
+
 def test_a_snapshot_of_another_moment_is_told(nursery: Nursery, tmp_path: Path) -> None:
     for kills in (False, True):
         with talk_of(nursery, tmp_path) as talk:
@@ -589,8 +598,9 @@ def test_a_million_tokens_in_a_pipe_take_no_more_of_anything_than_ten_thousand(
 ) -> None:
     part_bytes, count = 128 * 1024, 1_000_000 // TURN_TOKENS
     texts = {name: tmp_path / name for name in ("stdin", "stdout", "stderr")}
-    letters = random.Random(1)
-    texts["stdin"].write_text("".join("".join(letters.choices(LETTERS, k=200)) + "\n" for _ in range(count)))
+    draws = random.Random(1)
+    lines = ["".join(draws.choices(LETTERS, k=200)) for _ in range(40)]  # a tokenizer keeps the latest 10,000 words
+    texts["stdin"].write_text("".join(f"{draws.choice(lines)}\n" for _ in range(count)))
     texts["stdout"].touch()
     arguments = ("run", "--input", "lines", "--session", "x", "--max-tokens", "8", "--quiet")
     places = {name: str(path) for name, path in texts.items()}

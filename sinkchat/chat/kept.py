@@ -65,7 +65,7 @@ class Kept:
         begin = beginning(name, session.card, memory, system=session.system, source=source, now=created)
         session.recorder = JournalRecorder(place, begin, clock=time.monotonic)
         session.recorder.options({name: getattr(session.options, name) for name in _chosen(session.sources)})
-        session.add_notices(notes)
+        session.taken_up = tuple(notes)
         session.kept_as = name or None
         session.leave = lambda: self._leave(session)
 

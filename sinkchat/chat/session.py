@@ -60,6 +60,8 @@ class ChatSession(Remembered):
         self._sinks = sinks
         self._model_stop_ids = frozenset(stop_ids)
         self._notices = tuple(notices)
+        self.taken_up: tuple[str, ...] = ()
+        """sentences about what became of a conversation that was left, for a person in any case"""
         self._clock = clock
         self.kept_as: str | None = None
         """the name under which this conversation can be resumed, if it is kept"""
@@ -110,11 +112,7 @@ class ChatSession(Remembered):
     @property
     def notices(self) -> tuple[str, ...]:
         """Sentences that a person should read before the first turn."""
-        return (*self._notices, *self.template.notices)
-
-    def add_notices(self, notices: Iterable[str]) -> None:
-        """More sentences that a person should read before the first turn."""
-        self._notices = (*self._notices, *notices)
+        return (*self._notices, *self.taken_up, *self.template.notices)
 
     def set_system(self, text: str | None) -> None:
         """Begins a fresh conversation under another system prompt. None: what the template itself says."""

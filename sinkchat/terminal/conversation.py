@@ -105,6 +105,12 @@ class Conversation(Protocol):
     def system(self) -> str | None: ...
     @property
     def notices(self) -> tuple[str, ...]: ...
+
+    @property
+    def taken_up(self) -> tuple[str, ...]:
+        """Those of the notices that are about a conversation which was left and goes on."""
+        ...
+
     @property
     def can_proceed(self) -> bool:
         """Whether the latest answer was cut, and can go on."""

@@ -41,7 +41,8 @@ class Progress:
         self._screen = screen
 
     def begin(self, conversation: Conversation) -> None:
-        """Nothing to say yet."""
+        for notice in conversation.taken_up:
+            self._screen.note(notice)
 
     def show(self, event: Event) -> None:
         match event:
