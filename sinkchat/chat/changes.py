@@ -216,13 +216,10 @@ class Changes:
 
     def _truncate(self, first: int) -> None:
         memory = self._memory
-        spans = memory.ledger.spans(self._engine.state)
-        seen = spans[first].start
-        kept = [(number, len(span)) for number, span in spans.items() if number < first]
+        seen = memory.ledger.spans(self._engine.state)[first].start
         memory.forget_turn()
         self._engine.truncate(seen)
-        memory.ledger.rearrange(kept, list(memory.ledger.pinned().items()), stop=seen)
-        memory.ledger.count = first - 1
+        memory.ledger.cancel_from(first)
         memory.transcript.keep(first - 1)
         memory.is_closed = True
 
@@ -239,7 +236,10 @@ class Changes:
         pending = list(self._engine.pending) if keeps_latest else []
         forgotten = layout.forgotten_tokens
         with memory.change():
-            window = [*layout.forgotten, *((block.number, block.tokens) for block in layout.window if block.number)]
+            window = [
+                *layout.forgotten,
+                *((block.number, block.tokens + block.in_head) for block in layout.window if block.number),
+            ]
             pins = [(block.number, block.held) for block in layout.pins]
             memory.ledger.rearrange(window, pins, stop=layout.tokens + forgotten)
             memory.ledger.count = count

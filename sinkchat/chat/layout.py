@@ -23,6 +23,8 @@ class Block:
     segments: tuple[Segment, ...]
     gone: int = 0
     """tokens of the turn that are forgotten"""
+    in_head: int = 0
+    """its first tokens, which are among the sinks"""
 
     @property
     def held(self) -> int:
@@ -30,7 +32,7 @@ class Block:
 
     @property
     def tokens(self) -> int:
-        """All of the turn."""
+        """All of the turn, but for what is among the sinks."""
         return self.gone + self.held
 
     @property
@@ -132,32 +134,33 @@ class Layout:
         return self.forgotten[-1] if self.forgotten else None
 
     def with_head_of(self, count: int) -> "Layout":
-        """With `count` tokens in the head: the first of the window move there, or the last of the head to turn 1.
+        """With `count` tokens in the head: the first of the window move there, or the last of the head move back.
 
-        Where turn 1 has lost its beginning or is gone, those are forgotten.
+        They go back to the turn that begins in the head. If that has left or has begun to, they are forgotten.
         """
-        if len(self.head) < count:
+        if len(self.head) <= count:
             return self._taking(count - len(self.head))
-        kept, freed = self.head[:count], self.head[count:]
-        if not freed:
-            return self
-        layout = replace(self, head=kept)
-        for place, block in enumerate(self.window):
-            if block.number == 1 and not block.gone:
-                first, *others = block.segments
-                whole = (Segment((*freed, *first.ids), opens_message=True), *others)
-                window = (*self.window[:place], replace(block, segments=whole), *self.window[place + 1 :])
-                return replace(layout, window=window)
-        return replace(layout, unlisted=self.unlisted + len(freed))
+        freed = self.head[count:]
+        layout = replace(self, head=self.head[:count])
+        if not (self.window and self.window[0].in_head):
+            return replace(layout, unlisted=self.unlisted + len(freed))
+        back = Segment(freed[-self.window[0].in_head :], opens_message=True)
+        whole = replace(self.window[0], segments=(back, *self.window[0].segments), in_head=0)
+        rest = len(freed) - len(back.ids)
+        return replace(layout, unlisted=self.unlisted + rest, window=(whole, *self.window[1:]))
 
     def _taking(self, count: int) -> "Layout":
-        taken: list[int] = []
+        """With `count` more tokens in the head: they move there, or behind a gap are said once more."""
+        ids = [number for block in self.window for number in block.ids][:count]
+        layout = replace(self, head=(*self.head, *ids))
+        if self.forgotten_tokens:
+            return layout
         window: list[Block] = []
         for block in self.window:
-            part = block.ids[: count - len(taken)]
-            taken += part
-            window.append(block.cut(len(part)))
-        return replace(self, head=(*self.head, *taken), window=tuple(window))
+            moved = min(count, block.held)
+            count -= moved
+            window.append(replace(block.cut(moved), in_head=block.in_head + moved) if moved else block)
+        return replace(layout, window=tuple(window))
 
 
 def layout_of(engine: Engine, ledger: TurnLedger, *, head: int) -> Layout:
@@ -171,6 +174,9 @@ def layout_of(engine: Engine, ledger: TurnLedger, *, head: int) -> Layout:
     spans = ledger.spans(state)
     oldest = state.next_to_leave
     window = _blocks(engine.window_segments(), spans, oldest)
+    if window and not state.evicted and not pins:
+        starts = {entry.number: entry.start for entry in ledger.entries}
+        window[0] = replace(window[0], in_head=max(0, state.pinned - starts.get(window[0].number, state.pinned)))
     held = {block.number for block in window}
     forgotten = tuple((number, len(span)) for number, span in spans.items() if number not in held)
     listed = sum(tokens for _, tokens in forgotten) + sum(block.gone for block in window)

@@ -81,6 +81,11 @@ class TurnLedger:
         self._entries.pop()
         self.count -= 1
 
+    def cancel_from(self, number: int) -> None:
+        """Takes that turn back and all after it, which are the last of the window."""
+        self._entries = [entry for entry in self._entries if entry.number < number]
+        self.count = number - 1
+
     def copy(self) -> "TurnLedger":
         """The same turns, to go back to."""
         return TurnLedger.of(self._entries, self._pinned.values(), count=self.count)
