@@ -86,9 +86,13 @@ class Changes:
         kept = layout.without(lambda number: number >= first)
         refilled = kept.refilled(self._engine.state.capacity - kept.pinned, self._encoding_behind(kept))
         dropped = next((block for block in layout.window if block.number >= first), None)
-        ends_earlier = layout.pins == kept.pins and layout.window[: len(kept.window)] == kept.window
+        ends_earlier = (layout.pins, layout.forgotten, layout.window[: len(kept.window)]) == (
+            kept.pins,
+            kept.forgotten,
+            kept.window,
+        )
         if refilled == kept and ends_earlier and dropped is not None and not dropped.gone:
-            return at_once(lambda: self._truncate(first))
+            return at_once(lambda: self._truncate(first, dropped.number))
         if not refilled.pins:
             refilled = refilled.with_head_of(self._sinks)
         return self._laid(refilled, count=first - 1, keeps_latest=False)
@@ -195,14 +199,13 @@ class Changes:
         return layout.replacing(1, self._encoding(first=False)) if is_apart else layout
 
     def _encoding_behind(self, layout: Layout) -> Encode:
-        """Makes turns of their texts; turn 1 without what the head holds of it."""
-        return self._encoding(first=not layout.pins, skip=max(0, len(layout.head) - len(self._template.opening)))
+        """Makes turns of their texts, whole: what the head holds of turn 1 is said once more."""
+        return self._encoding(first=not layout.pins)
 
-    def _encoding(self, *, first: bool, skip: int = 0) -> Encode:
+    def _encoding(self, *, first: bool) -> Encode:
         def encode(turn: int) -> Block:
             said = self._memory.transcript.said(turn)
-            segments = self._template.exchange(said.user, said.answer, first=first and turn == 1)
-            return Block(turn, tuple(segments)).cut(skip if turn == 1 else 0)
+            return Block(turn, tuple(self._template.exchange(said.user, said.answer, first=first and turn == 1)))
 
         return encode
 
@@ -214,9 +217,10 @@ class Changes:
                 hint="a larger --cache-size, or /unpin another turn",
             )
 
-    def _truncate(self, first: int) -> None:
+    def _truncate(self, first: int, block: int) -> None:
+        """Takes back turn `first` and all after it, of which `block` is the first in the window."""
         memory = self._memory
-        seen = memory.ledger.spans(self._engine.state)[first].start
+        seen = memory.ledger.spans(self._engine.state)[block].start
         memory.forget_turn()
         self._engine.truncate(seen)
         memory.ledger.cancel_from(first)
