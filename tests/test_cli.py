@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -184,14 +183,13 @@ def test_help_names_every_option_and_its_group(capsys: pytest.CaptureFixture[str
         assert f"\n  {word} " in text
 
 
-@pytest.mark.parametrize("seconds", [0.02, 0.06, 0.1, 0.15])
-def test_ctrl_c_while_the_program_is_being_imported_is_silent(seconds: float) -> None:
-    """Before it can say anything; later it says so itself, and leaves with 130."""
-    program = subprocess.Popen(
-        [sys.executable, "-m", "sinkchat", "doctor", "--offline"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    time.sleep(seconds)
-    program.send_signal(signal.SIGINT)
-    _, told = program.communicate(timeout=60)
-    if program.returncode != 0:  # it was faster
-        assert (program.returncode, told) in [(-signal.SIGINT, b""), (130, b"")]
+def test_ctrl_c_ends_the_program_silently_until_it_can_say_so_itself() -> None:
+    """A press while torch-free halves of the program are imported used to leave a traceback."""
+    code = "import sinkchat.__main__, os, signal; os.kill(os.getpid(), signal.SIGINT); print('still here')"
+    pressed = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert (pressed.returncode, pressed.stdout, pressed.stderr) == (-signal.SIGINT, b"", b"")
+
+
+def test_the_program_runs_as_a_module() -> None:
+    told = subprocess.run([sys.executable, "-m", "sinkchat", "--version"], capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("sinkchat ")
