@@ -231,7 +231,7 @@ class Journal:
 
 
 def failure_of(error: OSError, path: Path, what: str) -> str:
-    """`/home/a/work/00001.jsonl cannot be written: no space left on device`."""
+    """`chat/00001.jsonl cannot be written: no space left on device`."""
     return f"{path} cannot be {what}: {(error.strerror or str(error)).lower()}"
 
 
