@@ -55,7 +55,7 @@ def session_for(
     options = replace(ChatOptions(), **from_model, **chosen)
     stated = {field.name: "built-in" for field in fields(ChatOptions)} | dict.fromkeys(from_model, "model")
     return ChatSession(
-        Engine(loaded.model, build_cache(loaded, memory)),
+        build_engine(loaded, memory),
         loaded.tokenizer,
         card=ModelCard(loaded.name, loaded.quant, loaded.dtype, loaded.device, loaded.max_length),
         options=options,
@@ -65,6 +65,11 @@ def session_for(
         stop_ids=_ids(generation.eos_token_id) | _ids(loaded.tokenizer.eos_token_id),
         notices=loaded.notes,
     )
+
+
+def build_engine(loaded: LoadedModel, memory: MemoryOptions) -> Engine:
+    """The model and a cache of the size and policy asked for, without text. Refuses what cannot stream."""
+    return Engine(loaded.model, build_cache(loaded, memory))
 
 
 def build_cache(loaded: LoadedModel, memory: MemoryOptions) -> SinkCache:
