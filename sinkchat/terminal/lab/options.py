@@ -10,8 +10,8 @@ import typer
 MEASURING = "Measuring"
 
 
-def measuring(names: str, metavar: str | None, meaning: str) -> Any:
-    """An option that only measurements take."""
+def measuring(names: str, metavar: str | None, meaning: str, **settings: Any) -> Any:
+    """An option that only measurements take. `settings` are typer's own, such as `min`."""
     return typer.Option(
         *names.split("/"),
         metavar=metavar,
@@ -19,6 +19,7 @@ def measuring(names: str, metavar: str | None, meaning: str) -> Any:
         help=meaning,
         show_default=False,
         show_envvar=False,
+        **settings,
     )
 
 

@@ -1,0 +1,198 @@
+"""`sinkchat bench`: its options, and the run of it. What is measured is in `lab/bench.py`."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, cast
+
+import typer
+
+from sinkchat.errors import ExitStatus, UsageError
+from sinkchat.lab.bench import Sample
+from sinkchat.lab.bench_report import report, roofline
+from sinkchat.lab.timing import spread
+from sinkchat.terminal.asked import options
+from sinkchat.terminal.asked.request import load_options_for
+from sinkchat.terminal.environment import Environment
+from sinkchat.terminal.lab.bench_table import write_expected, write_report
+from sinkchat.terminal.lab.options import Plot, measuring
+from sinkchat.terminal.screen import Beside
+from sinkchat.terminal.table import write_json
+
+if TYPE_CHECKING:
+    from sinkchat.lab.bench_start import Expected, Started
+
+Action: TypeAlias = Callable[[], ExitStatus]
+Progress: TypeAlias = Callable[[str], None]
+Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
+
+ROUNDS_OF_COPIES = 5
+
+CacheSizes = measuring("--cache-size", "N,N,...", "Tokens remembered, one size or several (256,1024,4096).")
+Rounds = measuring("--rounds", "N", "How often everything is measured, in turns (5).", min=1)
+Tokens = measuring("--tokens", "N", "Tokens drawn in each measurement (48).", min=1)
+Windows = measuring("--windows", "N", "How often the window rolls over before the late figures (4).", min=1)
+Peers = measuring("--peers", None, "Beside it: llama.cpp on the same GGUF file, a static cache of transformers.")
+DryRun = measuring("--dry-run", None, "Load no weights: what the bandwidth allows, and nothing else.")
+Bandwidth = measuring("--bandwidth", "GB/S", "With --dry-run: of a device that need not be here.", min=0.001)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be measured. A mapping holds only what was chosen."""
+
+    model: str | None = None
+    load: Mapping[str, Any] = field(default_factory=dict)
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    peers: bool = False
+    bandwidth: float | None = None
+    """bytes a second"""
+    as_json: bool = False
+    plot: Path | None = None
+
+
+class Lab(Protocol):
+    """Where models are: what `lab/bench_start.py` gives."""
+
+    def start(self, asked: Asked, progress: Progress) -> "Started": ...
+
+    def expect(self, asked: Asked, progress: Progress) -> "Expected": ...
+
+    def bandwidth(self, device: str, rounds: int) -> Iterator[float]: ...
+
+
+class RealLab:
+    """Loads torch, at the first use."""
+
+    def start(self, asked: Asked, progress: Progress) -> "Started":
+        progress("starting")
+        from sinkchat.lab.bench_start import start_bench
+
+        return start_bench(_model(asked), asked.load, asked.plan, peers=asked.peers, progress=progress)
+
+    def expect(self, asked: Asked, progress: Progress) -> "Expected":
+        from sinkchat.lab.bench_start import expected, expected_elsewhere
+
+        look = expected if asked.bandwidth is None else expected_elsewhere
+        return look(_model(asked), asked.load, progress=progress)
+
+    def bandwidth(self, device: str, rounds: int) -> Iterator[float]:
+        from sinkchat.lab.bench_start import measured_bandwidth
+
+        return measured_bandwidth(device, rounds)
+
+
+REAL = RealLab()
+
+
+def bench(
+    context: typer.Context,
+    model: Annotated[str | None, options.Model] = None,
+    cache_size: Annotated[list[str] | None, CacheSizes] = None,
+    rounds: Annotated[int | None, Rounds] = None,
+    tokens: Annotated[int | None, Tokens] = None,
+    windows: Annotated[int | None, Windows] = None,
+    peers: Annotated[bool, Peers] = False,
+    dry_run: Annotated[bool, DryRun] = False,
+    bandwidth: Annotated[float | None, Bandwidth] = None,
+    plot: Annotated[Path | None, Plot] = None,
+    quant: Annotated[Literal["auto", "none", "nf4", "fp4", "int8"] | None, options.Quant] = None,
+    dtype: Annotated[Dtype | None, options.Dtype] = None,
+    device: Annotated[str | None, options.Device] = None,
+    revision: Annotated[str | None, options.Revision] = None,
+    offline: Annotated[bool, options.Offline] = False,
+    trust_remote_code: Annotated[bool, options.TrustRemoteCode] = False,
+    as_json: Annotated[bool, options.Json] = False,
+) -> Action:
+    """Measure speed and memory: empty, full, long after the first eviction, and against other ways to go on."""
+    environment = cast(Environment, context.obj.environment)
+    chosen = {"rounds": rounds, "tokens": tokens, "windows": windows, "cache_sizes": _sizes(cache_size)}
+    asked = Asked(
+        model=model,
+        load=load_options_for(options.typed(context, environment.variables)),
+        plan={name: value for name, value in chosen.items() if value is not None},
+        peers=peers,
+        bandwidth=None if bandwidth is None else bandwidth * 1e9,
+        as_json=as_json,
+        plot=plot,
+    )
+    if not dry_run:
+        if bandwidth is not None:
+            raise UsageError("--bandwidth states what --dry-run would measure", hint="--dry-run, or no --bandwidth")
+        return lambda: measure(environment, asked)
+    if plot is not None or peers:
+        raise UsageError(f"--dry-run measures nothing for {'--peers' if peers else '--plot'}", hint="one of them")
+    return lambda: expect(environment, asked)
+
+
+def measure(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStatus:
+    """Measures, and writes what was measured, however it ends."""
+    if asked.plot is not None:
+        from sinkchat.lab.plotting import check_plot
+
+        check_plot(asked.plot)
+    beside = Beside.on(environment.stderr, environment)
+    samples: list[Sample] = []
+    try:
+        started = lab.start(asked, beside.status)
+        try:
+            for sample in started.samples:
+                samples.append(sample)
+        finally:
+            beside.erase_status()
+            if samples:
+                _tell(environment, asked, started, samples)
+    finally:
+        beside.erase_status()
+    return ExitStatus.OK
+
+
+def _tell(environment: Environment, asked: Asked, started: "Started", samples: list[Sample]) -> None:
+    found = report(started.subject, samples, started.notes)
+    if asked.as_json:
+        write_json(asdict(found), environment.stdout)
+    else:
+        write_report(found, environment)
+    if asked.plot is not None:
+        from sinkchat.lab.bench_plot import draw
+
+        draw(found, asked.plot)
+
+
+def expect(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStatus:
+    """Writes what a bandwidth allows: the one that was stated, else this machine's."""
+    beside = Beside.on(environment.stderr, environment)
+    try:
+        found = lab.expect(asked, beside.status)
+        measured = [asked.bandwidth] if asked.bandwidth is not None else []
+        if not measured:
+            beside.status("copying")
+            measured = list(lab.bandwidth(found.subject.device, ROUNDS_OF_COPIES))
+    finally:
+        beside.erase_status()
+    bandwidth = spread(measured)
+    sizes = asked.plan.get("cache_sizes", found.cache_sizes)
+    rooflines = {size: roofline(found.subject, size, bandwidth.median) for size in sizes}
+    if asked.as_json:
+        told = [{"cache_size": size, **asdict(one)} for size, one in rooflines.items()]
+        write_json({"subject": found.subject, "copy_bandwidth": bandwidth, "sizes": told}, environment.stdout)
+    else:
+        write_expected(found.subject, bandwidth, rooflines, environment)
+    return ExitStatus.OK
+
+
+def _model(asked: Asked) -> str:
+    from sinkchat.models.sources import DEFAULT_MODEL
+
+    return DEFAULT_MODEL if asked.model is None else asked.model
+
+
+def _sizes(texts: list[str] | None) -> tuple[int, ...] | None:
+    """`--cache-size 256,1024 --cache-size 4096` as numbers, each once, ascending."""
+    if not texts:
+        return None
+    words = [word.strip() for text in texts for word in text.split(",")]
+    for word in words:
+        if not (word.isascii() and word.isdecimal()) or int(word) < 1:
+            raise UsageError(f"--cache-size {word} is no number of tokens", hint="--cache-size 256,1024")
+    return tuple(sorted({int(word) for word in words}))
