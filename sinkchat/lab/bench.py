@@ -21,8 +21,7 @@ SETTLING = 2
 OPENING = 16
 """tokens held where memory is nearly empty"""
 LONGEST_PROMPT = 512
-TURNS = 100
-DRAWN_EACH_TURN = 4
+DRAWN_EACH_TURN = 2
 TURNS_A_WINDOW = 40
 LEAST_READ_EACH_TURN = 32
 
@@ -96,10 +95,12 @@ class Plan:
 
     cache_sizes: tuple[int, ...]
     rounds: int = 5
-    tokens: int = 48
+    tokens: int = 32
     """drawn in each measurement"""
     windows: int = 4
     """how often the window rolls over before the late measurements"""
+    turns: int = 100
+    """of the conversation whose first and last answers are timed"""
 
     def __post_init__(self) -> None:
         least = self.tokens + SETTLING + OPENING + 1
@@ -115,7 +116,7 @@ class Plan:
         return min(LONGEST_PROMPT, size // 2)
 
     def turn(self, size: int) -> int:
-        """Tokens read each turn: so many that a hundred turns are more than two windows."""
+        """Tokens read each turn: so many that a hundred turns are two windows and a half."""
         return max(LEAST_READ_EACH_TURN, size // TURNS_A_WINDOW)
 
 
@@ -126,7 +127,7 @@ class Sample:
     cache_size: int
     of: str
     measure: str
-    """`empty`, `full`, `late` and `prefill` in tokens a second, `token`, `turn 1` and `turn 100` in seconds,
+    """`empty`, `full`, `late` and `prefill` in tokens a second, `token`, `first turn` and `last turn` in seconds,
     `copy` in bytes a second, `cache`, `resident ...` and `device ...` in bytes"""
     value: float
 
@@ -185,8 +186,8 @@ class _Bench:
             yield Sample(self.size, "machine", "copy", self.machine.copy_bandwidth())
             for stream in streams:
                 yield self._prefill(stream)
-                _begin_with(stream, self._ids(OPENING))
-                yield self._rate(stream, "empty", self.plan.tokens)
+            _begin_with(ours, self._ids(OPENING))
+            yield self._rate(ours, "empty", self.plan.tokens)
             for stream, moment in zip(streams, full, strict=True):
                 stream.back_to(moment)
                 yield self._rate(stream, "full", self.plan.tokens)
@@ -204,14 +205,14 @@ class _Bench:
         ours.evict("turn")
         for _ in range(self.plan.rounds):
             ours.begin()
-            yield self._sample(ours, "turn 1", self._first_token(ours, length))
-        for turn in range(2, TURNS + 1):
-            self._tell(f"turn {turn} of {TURNS}")
+            yield self._sample(ours, "first turn", self._first_token(ours, length))
+        for turn in range(2, self.plan.turns + 1):
+            self._tell(f"turn {turn} of {self.plan.turns}")
             for _ in ours.draw(DRAWN_EACH_TURN):
                 pass
             seconds = self._first_token(ours, length)
-            if turn > TURNS - self.plan.rounds:
-                yield self._sample(ours, f"turn {TURNS}", seconds)
+            if turn > self.plan.turns - self.plan.rounds:
+                yield self._sample(ours, "last turn", seconds)
 
     def _prefill(self, stream: Stream) -> Sample:
         count = self.plan.prompt(self.size)

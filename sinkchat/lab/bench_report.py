@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from sinkchat.lab.bench import Sample
+from sinkchat.lab.bench import Plan, Sample
 from sinkchat.lab.timing import Spread, percentile, ratios, spread
 
 LATE_TO_FULL = 0.98
@@ -89,20 +89,22 @@ class SizeReport:
 @dataclass(frozen=True, slots=True)
 class Report:
     subject: Subject
+    plan: Plan
     copy_bandwidth: Spread | None
     """bytes a second"""
     sizes: tuple[SizeReport, ...]
     notes: tuple[str, ...] = ()
 
 
-def report(subject: Subject, samples: Sequence[Sample], notes: Iterable[str] = ()) -> Report:
-    """What `samples` say."""
+def report(subject: Subject, plan: Plan, samples: Sequence[Sample], notes: Iterable[str] = ()) -> Report:
+    """What `samples` say, of those that `plan` would give."""
     by_size: dict[int, _Values] = {}
     for sample in samples:
         by_size.setdefault(sample.cache_size, _Values()).add(sample)
     copies = [sample.value for sample in samples if sample.measure == "copy"]
     return Report(
         subject,
+        plan,
         spread(copies) if copies else None,
         tuple(_size_report(subject, size, values) for size, values in by_size.items()),
         tuple(notes),

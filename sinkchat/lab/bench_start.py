@@ -57,6 +57,7 @@ class Started:
     """A bench about to run; `samples` are measured as they are pulled."""
 
     subject: Subject
+    plan: Plan
     samples: Iterator[Sample]
     notes: tuple[str, ...]
 
@@ -81,7 +82,7 @@ def start_bench(
     fields = _Fields(loaded, chosen, found.model, with_peers=peers)
     machine = Machine(CopyBandwidth(torch.device(loaded.device), perf_counter), resident_bytes)
     samples = bench(chosen, fields.of_size, machine, progress=progress)
-    return Started(subject_of(loaded), samples, (*loaded.notes, *found.notes))
+    return Started(subject_of(loaded), chosen, samples, (*loaded.notes, *found.notes))
 
 
 @dataclass(frozen=True, slots=True)

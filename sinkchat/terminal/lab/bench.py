@@ -30,7 +30,7 @@ ROUNDS_OF_COPIES = 5
 
 CacheSizes = measuring("--cache-size", "N,N,...", "Tokens remembered, one size or several (256,1024,4096).")
 Rounds = measuring("--rounds", "N", "How often everything is measured, in turns (5).", min=1)
-Tokens = measuring("--tokens", "N", "Tokens drawn in each measurement (48).", min=1)
+Tokens = measuring("--tokens", "N", "Tokens drawn in each measurement (32).", min=1)
 Windows = measuring("--windows", "N", "How often the window rolls over before the late figures (4).", min=1)
 Peers = measuring("--peers", None, "Beside it: llama.cpp on the same GGUF file, a static cache of transformers.")
 DryRun = measuring("--dry-run", None, "Load no weights: what the bandwidth allows, and nothing else.")
@@ -148,7 +148,7 @@ def measure(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStat
 
 
 def _tell(environment: Environment, asked: Asked, started: "Started", samples: list[Sample]) -> None:
-    found = report(started.subject, samples, started.notes)
+    found = report(started.subject, started.plan, samples, started.notes)
     if asked.as_json:
         write_json(asdict(found), environment.stdout)
     else:

@@ -51,7 +51,7 @@ def _tables(report: Report, columns: int) -> str:
     for first in range(0, len(report.sizes), columns):
         sizes = report.sizes[first : first + columns]
         text.write("\n")
-        write_table(list(_rows(report.subject, sizes)), text, right=range(1, len(sizes) + 1))
+        write_table(list(_rows(report, sizes)), text, right=range(1, len(sizes) + 1))
     return text.getvalue()
 
 
@@ -82,11 +82,11 @@ def _headline(subject: Subject) -> str:
     return f"{one_line(subject.model)}, {held} on {one_line(subject.device)}{threads}"
 
 
-def _rows(subject: Subject, sizes: Sequence[SizeReport]) -> Iterator[tuple[str, ...]]:
+def _rows(report: Report, sizes: Sequence[SizeReport]) -> Iterator[tuple[str, ...]]:
     """The rows that at least one of `sizes` has something in, under their headings."""
     heading = ("cache size", *(f"{size.cache_size:,}" for size in sizes))
     yield heading
-    for title, rows in _sections(subject, sizes):
+    for title, rows in _sections(report, sizes):
         full = [(label, *(cell(size) for size in sizes)) for label, cell in rows]
         told = [row for row in full if any(row[1:])]
         if told:
@@ -95,7 +95,7 @@ def _rows(subject: Subject, sizes: Sequence[SizeReport]) -> Iterator[tuple[str, 
             yield from told
 
 
-def _sections(subject: Subject, sizes: Sequence[SizeReport]) -> Iterator[tuple[str, list[tuple[str, _Cell]]]]:
+def _sections(report: Report, sizes: Sequence[SizeReport]) -> Iterator[tuple[str, list[tuple[str, _Cell]]]]:
     names = list(dict.fromkeys(one.of for size in sizes for one in size.figures if one.measure == "full"))
     others = [name for name in names if name != OURS]
     yield (
@@ -103,7 +103,7 @@ def _sections(subject: Subject, sizes: Sequence[SizeReport]) -> Iterator[tuple[s
         [
             ("nearly empty", _figure(OURS, "empty")),
             ("full", _figure(OURS, "full")),
-            ("windows later", _figure(OURS, "late")),
+            (f"{report.plan.windows} windows later", _figure(OURS, "late")),
             *((name, _figure(name, "full")) for name in others),
         ],
     )
@@ -116,7 +116,7 @@ def _sections(subject: Subject, sizes: Sequence[SizeReport]) -> Iterator[tuple[s
     )
     yield (
         "seconds to first token",
-        [("turn 1", _figure(OURS, "turn 1")), ("turn 100", _figure(OURS, "turn 100"))],
+        [("turn 1", _figure(OURS, "first turn")), (f"turn {report.plan.turns}", _figure(OURS, "last turn"))],
     )
     yield (
         "ms of a token that evicts",
@@ -128,7 +128,7 @@ def _sections(subject: Subject, sizes: Sequence[SizeReport]) -> Iterator[tuple[s
     )
     ratios = dict.fromkeys(ratio.what for size in sizes for ratio in size.ratios)
     yield ("sinkchat (target)", [(_aimed(what, sizes), _ratio(what)) for what in ratios])
-    target = f" ≥ {REACHED_ON_GPU:.0%}" if subject.device.startswith("cuda") else ""
+    target = f" ≥ {REACHED_ON_GPU:.0%}" if report.subject.device.startswith("cuda") else ""
     yield (
         "by bytes over bandwidth",
         [
