@@ -75,12 +75,30 @@ def drawn_to(
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
         yield [list(row) for row in figure.subplots(rows, columns, squeeze=False)]
+        for axes in figure.axes:
+            for axis in (axes.xaxis, axes.yaxis):
+                _write_numbers_out(axis)
         try:
             figure.savefig(path)
         except OSError as error:
             raise UsageError(
                 f"--plot {path} cannot be written: {(error.strerror or str(error)).lower()}", hint="another place"
             ) from error
+
+
+def _write_numbers_out(axis: Any) -> None:
+    """On a logarithmic axis 256 and 1,024 in place of powers, which are mathematics, and that is off here."""
+    from matplotlib.ticker import FuncFormatter, LogFormatter, LogLocator, NullFormatter
+
+    if axis.get_scale() != "log" or not isinstance(axis.get_major_formatter(), LogFormatter):
+        return
+    written = FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+    low, high = sorted(axis.get_view_interval())
+    axis.set_major_formatter(written)
+    axis.set_minor_formatter(NullFormatter())
+    if axis.get_transform().base == 10 and high < 100 * low:  # hardly a power within: some between are wanted
+        axis.set_minor_locator(LogLocator(subs=(1.5, 2, 3, 4, 5, 7)))
+        axis.set_minor_formatter(written)
 
 
 def _matplotlib() -> Any:
