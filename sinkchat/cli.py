@@ -153,7 +153,7 @@ def run(
     policy: Annotated[Literal["sink", "window", "dense"] | None, options.Policy] = None,
     system: Annotated[str | None, options.System] = None,
     system_file: Annotated[str | None, options.SystemFile] = None,
-    quant: Annotated[Literal["auto", "none", "nf4", "fp4", "int8"] | None, options.Quant] = None,
+    quant: Annotated[Literal["auto", "none", "nf4", "fp4", "int8", "int4"] | None, options.Quant] = None,
     dtype: Annotated[Dtype | None, options.Dtype] = None,
     device: Annotated[str | None, options.Device] = None,
     revision: Annotated[str | None, options.Revision] = None,

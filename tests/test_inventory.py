@@ -237,6 +237,7 @@ def test_show_in_words(folder: Path) -> None:
         ["--quant", "nf4"],
         ["--quant", "fp4"],
         ["--quant", "int8"],
+        ["--quant", "int4"],
     ]
     assert caches.splitlines() == [
         "cache in bfloat16, beside whole weights",

@@ -103,6 +103,7 @@ def test_the_bytes_of_a_seven_billion_model_are_known_beforehand() -> None:
         "nf4": 3.9,
         "fp4": 3.9,
         "int8": 6.5,
+        "int4": 4.1,
     }
 
 

@@ -20,6 +20,7 @@ from sinkchat.models.checkpoint import Weight, read_config, read_weights, shippe
 from sinkchat.models.conversion import kept_conversion
 from sinkchat.models.families import limits_of
 from sinkchat.models.gguf_header import read_gguf_header
+from sinkchat.models.int4.stored import unpacked_config
 from sinkchat.models.loading import LoadOptions, load_tokenizer
 from sinkchat.models.placement import choose_device, choose_dtype, dtype_name, free_memory
 from sinkchat.models.progress import Progress, quiet_libraries, silent
@@ -113,6 +114,8 @@ def _read(located: Located, options: LoadOptions) -> tuple[Path | None, PreTrain
     folder = located.path if located.path.is_dir() else kept_conversion(located.path, identity=located.identity)
     if folder is not None:
         config = read_config(folder, name=located.name, trust_remote_code=options.trust_remote_code)
+        if located.path.is_file():
+            config = unpacked_config(config)
         return folder, config, load_tokenizer(folder, located.name, replace(options, needs_template=False))
     read_gguf_header(located.path)  # refuses a file that is none, before the slow readers
     with quiet_libraries(), redirect_stderr(io.StringIO()):

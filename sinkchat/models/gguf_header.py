@@ -65,6 +65,14 @@ def read_gguf_header(path: Path) -> GgufHeader:
         raise ModelError(f"the header of {path.name} is damaged or cut short", hint="fetch it again") from error
 
 
+def kind_of_blocks(path: Path) -> str:
+    """As `GgufHeader.quantization`; "unknown" for a file that is none."""
+    try:
+        return read_gguf_header(path).quantization
+    except ModelError:
+        return "unknown"
+
+
 def open_unnoticed(path: Path) -> BinaryIO:
     """The file open for reading, without becoming one that was read lately: that is how its last use is known.
 

@@ -34,7 +34,8 @@ from sinkchat.models.checkpoint import (
     shipped_quantization,
     trained_length,
 )
-from sinkchat.models.conversion import converted
+from sinkchat.models.conversion import converted, packed
+from sinkchat.models.gguf_header import kind_of_blocks
 from sinkchat.models.hub import has_tokenizer, weight_files
 from sinkchat.models.placement import choose_device, choose_dtype, dtype_name, free_memory
 from sinkchat.models.progress import Progress, quiet_libraries, silent
@@ -49,7 +50,7 @@ class LoadOptions:
     """How a model is loaded; the words are those of the command line."""
 
     quant: str = "auto"
-    """auto, none, nf4, fp4 or int8; auto is nf4 on CUDA and none elsewhere"""
+    """auto, none, nf4, fp4, int8 or int4; auto is nf4 on CUDA; on a CPU int4 for a file of such blocks, else none"""
     dtype: str = "auto"
     """auto, float32, bfloat16 or float16"""
     device: str = "auto"
@@ -89,7 +90,7 @@ def load_model(
     unstored = choose_dtype(options.dtype, device, stored=None)
     require_known(options.quant)
     located = find_source(name).locate(Fetching(options.revision, options.offline), progress=progress)
-    folder = _as_folder(located, unstored, progress)
+    folder = _as_folder(located, unstored, device, options, progress)
 
     # 2. What it is: refused here if it is no causal language model, or damaged.
     progress(f"loading {located.name}")
@@ -101,7 +102,7 @@ def load_model(
 
     # 4. In which numbers, and whether they fit.
     dtype = choose_dtype(options.dtype, device, stored=config.dtype)
-    method, why = choose_quantization(options.quant, device, shipped=shipped_quantization(config))
+    method, why = _choose(located, device, options, shipped=shipped_quantization(config))
     dtype = _compute_dtype(method, dtype, asked=options.dtype)
     budget = Budget(method, weights, dtype, device, free=free_memory(device))
     budget.check()
@@ -121,10 +122,26 @@ def load_model(
     )
 
 
-def _as_folder(located: Located, dtype: torch.dtype, progress: Progress) -> Path:
+def _as_folder(
+    located: Located, dtype: torch.dtype, device: torch.device, options: LoadOptions, progress: Progress
+) -> Path:
     if located.path.is_dir():
         return located.path
+    method, _ = _choose(located, device, options, shipped=None)
+    if method.name == "int4" and device.type == "cpu":
+        _compute_dtype(method, dtype, asked=options.dtype)
+        return packed(located.path, identity=located.identity, progress=progress)
     return converted(located.path, dtype, identity=located.identity, progress=progress)
+
+
+def _choose(
+    located: Located, device: torch.device, options: LoadOptions, *, shipped: str | None
+) -> tuple[Quantization, tuple[str, ...]]:
+    """The method for what was located; a file's own conversion is not how it was shipped."""
+    asked, dtype = options.quant, options.dtype
+    if located.path.is_dir():
+        return choose_quantization(asked, device, shipped=shipped, dtype=dtype)
+    return choose_quantization(asked, device, shipped=None, blocks=kind_of_blocks(located.path), dtype=dtype)
 
 
 def _compute_dtype(method: Quantization, chosen: torch.dtype, *, asked: str) -> torch.dtype:
@@ -211,9 +228,10 @@ def _load_weights(
         device_map={"": budget.device},
         trust_remote_code=options.trust_remote_code,
         output_loading_info=True,
-        **budget.method.apply(budget.dtype),
+        **budget.method.apply(budget.dtype, budget.device),
     )
     refuse_missing(info["missing_keys"], name=name)
+    budget.method.finish(model)
     return model
 
 

@@ -52,7 +52,7 @@ def quantized(weight: Tensor, dtype: torch.dtype = torch.bfloat16) -> Blocks:
 
     The codes are chosen for the rounded scale and zero, so their rounding costs nothing once more.
     """
-    groups = weight.detach().float().unflatten(1, (-1, GROUP))
+    groups = weight.detach().float().view(weight.shape[0], -1, GROUP)
     least, greatest = groups.amin(-1), groups.amax(-1)
     tiny = torch.finfo(torch.float32).tiny
     scales = ((greatest - least) / LARGEST).to(dtype).float().clamp_min(tiny)

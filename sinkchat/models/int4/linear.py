@@ -1,7 +1,7 @@
 """Linear layers with 4-bit and 8-bit weights for CPUs: few rows by torch's kernels, many by an ordinary matmul.
 
-A kernel reads the codes once for each row; so a few rows take the time of the memory they read, and many take the time
-of unpacking. From `FEW_ROWS` on the weights are unpacked for the moment of one matmul.
+A kernel works through the codes anew for each row. Beyond `FEW_ROWS` the weights are unpacked for the moment of one
+matmul, whose time hardly depends on how many rows there are.
 """
 
 import torch
@@ -65,7 +65,8 @@ class Int4Linear(nn.Module):
         for codes in unpacked_blocks(self.packed, self.in_features, self._blocks):
             count, inputs, rows = codes.shape
             scales, zeros = self.scales_and_zeros[:, start : start + count * rows].unsqueeze(1).unbind(-1)
-            weights = codes.permute(1, 0, 2).to(scales.dtype, memory_format=torch.contiguous_format).sub_(MIDDLE)
+            signed = codes.view(torch.int8).sub_(MIDDLE)
+            weights = signed.permute(1, 0, 2).to(scales.dtype, memory_format=torch.contiguous_format)
             groups = weights.view(inputs // GROUP, GROUP, count * rows)
             torch.addcmul(zeros, groups, scales, out=groups)
             found.append(weights.view(inputs, count * rows))

@@ -1,8 +1,8 @@
 """The order in which torch's int4 kernel for CPUs wants the codes, found by asking it.
 
-`_convert_weight_to_int4pack_for_cpu` puts two codes in a byte, in blocks of rows; how many rows, and which two, depends
-on the instructions of the processor. No table of that is kept here: matrices whose codes tell their own row are packed,
-and what comes out is read. Packed weights are therefore good only where `layout_name` is the same.
+`_convert_weight_to_int4pack_for_cpu` puts two codes in a byte, in blocks of rows; how many rows, and which two,
+depends on the instructions of the processor. No table of that is kept here: matrices whose codes tell their own row
+are packed, and what comes out is read. Packed weights are therefore good only where `layout_name` is the same.
 """
 
 import hashlib
@@ -20,7 +20,21 @@ ROWS = 16
 
 _MOST_ROWS = 256
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def is_here() -> bool:
+    """Whether this torch has the kernel, since 2.6, and packs for it in a way that can be read."""
+    try:
+        return hasattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu") and block_rows() > 0
+    except (NotImplementedError, RuntimeError):
+        return False
+
+
+def is_fast_here() -> bool:
+    """Whether the kernel was written for this processor and measured there, which is so for AVX-512."""
+    return is_here() and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
 
 def fits(outputs: int, inputs: int) -> bool:
@@ -49,7 +63,9 @@ def unpacked_blocks(packed: Tensor, inputs: int, blocks: tuple[tuple[int, int], 
         size = count * inputs * rows // 2
         pairs = flat[start : start + size].view(count, inputs, rows // 2)
         start += size
-        codes = torch.cat([pairs & 15, pairs >> 4], -1)
+        codes = torch.empty(count, inputs, rows, dtype=torch.uint8)
+        torch.bitwise_and(pairs, 15, out=codes[..., : rows // 2])
+        torch.bitwise_right_shift(pairs, 4, out=codes[..., rows // 2 :])
         order = row_order(rows)
         if order != tuple(range(rows)):
             codes = codes.index_select(-1, torch.tensor(order))
@@ -83,7 +99,7 @@ def block_rows() -> int:
     codes = torch.randint(0, 16, (_MOST_ROWS, GROUP), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
     whole = _pack(codes).flatten()
     for rows in (16, 32, 64, 128, 256):
-        if torch.equal(whole, torch.cat([_pack(part.contiguous()).flatten() for part in codes.split(rows)])):
+        if torch.equal(whole, torch.cat([_pack(part.contiguous()).flatten() for part in torch.split(codes, rows)])):
             return rows
     raise NotImplementedError("torch packs 4-bit weights in a way that is not known")
 

@@ -1,7 +1,7 @@
 """A model's own linears replaced by 4-bit ones, and its head by an 8-bit one.
 
-The modules of the decoder layers stay what they are; only `nn.Linear` inside them is exchanged, where the kernel takes
-its size. Embeddings, norms and the routers of experts keep their numbers. One layer is exchanged at a time.
+The modules of the decoder layers stay what they are; only `nn.Linear` inside them is exchanged, where the kernel
+takes its size. Embeddings, norms and the routers of experts keep their numbers. One group is exchanged at a time.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,11 +30,8 @@ class Plan:
 
 def plan_of(model: PreTrainedModel) -> Plan:
     """What can be replaced in `model`, found by running it on one token."""
-    linears = linears_of(model)
-    groups = []
-    for group in reads_the_same(model, linears):
-        groups.append(tuple(group))
-    return Plan(tuple(groups), head_of(model))
+    groups = reads_the_same(model, linears_of(model))
+    return Plan(tuple(tuple(group) for group in groups), head_of(model))
 
 
 def linears_of(model: PreTrainedModel) -> Mapping[str, nn.Linear]:
@@ -57,7 +54,8 @@ def head_of(model: PreTrainedModel) -> str | None:
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear:
         return None
-    return next(name for name, module in model.named_modules() if module is head)
+    names: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
+    return names[head]
 
 
 def to_int4(model: PreTrainedModel, *, blocks_for: Callable[[Tensor], Blocks | None] = lambda weight: None) -> Plan:
@@ -69,11 +67,11 @@ def to_int4(model: PreTrainedModel, *, blocks_for: Callable[[Tensor], Blocks | N
     dtype = model.dtype
     for group in plan.groups:
         linears = [model.get_submodule(name) for name in group]
-        blocks = stacked([blocks_for(one.weight) or quantized(one.weight, dtype) for one in linears])  # type: ignore[arg-type]
+        blocks = stacked([blocks_for(one.weight) or quantized(one.weight, dtype) for one in linears])
         _put(model, group, Int4Linear.of(blocks, bias=_joined_bias(linears), dtype=dtype), _sizes(linears))
     if plan.head is not None:
         head = model.get_submodule(plan.head)
-        model.set_submodule(plan.head, Int8Linear.of(head.weight, bias=head.bias, dtype=dtype))  # type: ignore[arg-type]
+        model.set_submodule(plan.head, Int8Linear.of(head.weight, bias=head.bias, dtype=dtype))
         _untie(model)
     return plan
 

@@ -98,7 +98,7 @@ class PartOfShared(nn.Module):
         y = first.result.take(x, self._place)
         if y is None:
             y = first.whole(x)
-        return y[..., self._span[0] : self._span[1]]  # type: ignore[no-any-return]
+        return y[..., self._span[0] : self._span[1]]
 
 
 def shared(whole: Int4Linear, sizes: Sequence[int]) -> list[nn.Module]:

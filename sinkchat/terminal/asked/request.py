@@ -24,7 +24,7 @@ LOOKS = ("prompt", "fit", "interactive", "color", "panel", "markdown", "ascii", 
 RESUMED = "conversation"
 """the source of what the conversation that goes on was begun with"""
 
-_QUANTS = ("none", "nf4", "fp4", "int8")
+_QUANTS = ("none", "nf4", "fp4", "int8", "int4")
 _RIVALS = (("system", "system_file"), ("quiet", "verbose"))
 """options of which only one can hold"""
 
