@@ -1,6 +1,8 @@
 """Ways to feed a stream and to look at what is left of it, for the tests of cache and engine."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from itertools import pairwise
 
@@ -8,12 +10,27 @@ import torch
 from torch import Tensor, nn
 
 from sinkchat.cache.cache import SinkCache
+from sinkchat.cache.layers import ContiguousStorage
 from sinkchat.cache.policy import EvictionPolicy, EvictTokens
 from sinkchat.cache.probe import LayerLayout, probe
+from sinkchat.cache.storage import KeysValues, Storage
 from sinkchat.engine.engine import Engine
 from sinkchat.engine.segment import Segment
 
 TRAINED = 2048
+
+Layout = Callable[[Sequence[LayerLayout], int], Storage]
+_LAYOUT: ContextVar[Layout] = ContextVar("layout", default=ContiguousStorage)
+
+
+@contextmanager
+def laid_out(layout: Layout) -> Iterator[None]:
+    """Engines that are made meanwhile keep their tokens in `layout`."""
+    token = _LAYOUT.set(layout)
+    try:
+        yield
+    finally:
+        _LAYOUT.reset(token)
 
 
 def engine_for(
@@ -30,8 +47,15 @@ def engine_for(
     if not moves_sinks:
         layouts = [replace(layout, rotation=None) for layout in layouts]
     chunk_size = options.pop("chunk_size", 256)
-    cache = SinkCache(layouts, policy or EvictTokens(), capacity=capacity, pinned=pinned, **options)
+    cache = SinkCache(
+        layouts, policy or EvictTokens(), capacity=capacity, pinned=pinned, storage=_LAYOUT.get(), **options
+    )
     return Engine(model, cache, chunk_size=chunk_size)
+
+
+def held_by(engine: Engine) -> list[KeysValues]:
+    """A copy of all that the cache holds, pinned tokens first."""
+    return engine.cache.storage.read(0, engine.state.occupied)
 
 
 def random_ids(count: int, seed: int = 0) -> list[int]:

@@ -2,15 +2,24 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from streams import engine_for, held_after, random_ids
+from streams import engine_for, held_after, held_by, laid_out, random_ids
 from tiny import tiny_model
 
+from sinkchat.cache.layers import ContiguousStorage
 from sinkchat.cache.policy import EvictMessages, EvictNothing, EvictTokens, Span
+from sinkchat.cache.ring import RingStorage
 from sinkchat.errors import CacheFull, UsageError
 
 MODEL = tiny_model("llama", 2)
+
+
+@pytest.fixture(params=[ContiguousStorage, RingStorage], ids=["contiguous", "ring"], autouse=True)
+def layout(request):
+    """Every claim of this file holds in both layouts."""
+    with laid_out(request.param):
+        yield request.param
 
 
 @pytest.mark.parametrize("heads", [1, 2, 4], ids=["multi-query", "grouped-query", "multi-head"])
@@ -20,7 +29,7 @@ def test_four_sinks_and_twelve_recent_tokens_of_batches_of_four(heads):
     occupied = [engine.feed(ids[start : start + 4]).occupied for start in range(0, 20, 4)]
     assert occupied == [4, 8, 12, 16, 16]
     assert engine.held_ids == ids[:4] + ids[8:]
-    assert engine.cache.layers[0].keys.shape[1] == heads
+    assert held_by(engine)[0].keys.shape[1] == heads
 
 
 @pytest.mark.parametrize("first", range(1, 17))
@@ -44,20 +53,16 @@ def test_the_held_keys_and_values_are_those_of_the_held_tokens(first):
     engine.feed(ids[first:])
     alone = engine_for(MODEL, capacity=64, pinned=4)
     alone.feed(ids)
-    expected = alone.cache.layers[0].values[:, :, held_after(45, 16, 4)]
-    slots = engine.cache._slots
-    held = engine.cache.layers[0].values[:, :, slots.front : slots.stop]
-    torch.testing.assert_close(held, expected, rtol=0, atol=1e-5)
+    expected = held_by(alone)[0].values[0, :, held_after(45, 16, 4)]
+    torch.testing.assert_close(held_by(engine)[0].values[0], expected, rtol=0, atol=1e-5)
 
 
 def test_an_eviction_leaves_the_window_keys_as_the_model_wrote_them():
     engine = engine_for(MODEL, EvictTokens(1), capacity=16, pinned=4)
     engine.feed(random_ids(16))
-    layer, slots = engine.cache.layers[1], engine.cache._slots
-    before = layer.keys[:, :, slots.front + 5 : slots.stop].clone()
+    before = held_by(engine)[0].keys[:, :, 5:]
     assert engine.cache.make_room() == Span(4, 5)
-    after = layer.keys[:, :, slots.front + 4 : slots.stop]
-    assert torch.equal(before, after)
+    assert torch.equal(before, held_by(engine)[0].keys[:, :, 4:])
 
 
 def test_buffers_are_allocated_once():
@@ -86,7 +91,7 @@ def test_a_forward_that_fails_leaves_every_layer_as_it_was():
     assert engine.state == control.state
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     first=st.integers(0, 60),
     second=st.integers(0, 70),
@@ -106,16 +111,12 @@ def test_rewinding_puts_every_bit_back(first, second, policy, limit, pinned):
         engine.feed(ids[first : first + second])
         engine.rewind(mark)
         assert (engine.state, engine.held_ids) == (control.state, control.held_ids)
-        for mine, theirs in zip(engine.cache.layers, control.cache.layers, strict=True):
-            assert torch.equal(_held(engine, mine.keys), _held(control, theirs.keys))
-            assert torch.equal(_held(engine, mine.values), _held(control, theirs.values))
+        for mine, theirs in zip(held_by(engine), held_by(control), strict=True):
+            assert torch.equal(mine.keys, theirs.keys)
+            assert torch.equal(mine.values, theirs.values)
     for each in (engine, control):
         each.feed(ids[-30:])
     assert torch.equal(engine.logits, control.logits)
-
-
-def _held(engine, buffer):
-    return buffer[:, :, engine.cache._slots.front : engine.cache._slots.stop]
 
 
 def test_only_the_latest_checkpoint_can_be_rewound_to():

@@ -20,8 +20,7 @@ from sinkchat.errors import UsageError
 def everything(session: ChatSession) -> list[object]:
     """All that the next token depends on, as comparable values."""
     cache = session.engine.cache
-    front, stop = cache._slots.front, cache._slots.stop
-    tensors = [buffer[:, :, front:stop] for group in cache._groups for buffer in (group.keys, group.values)]
+    tensors = [buffer for tokens in cache.snapshot().held for buffer in (tokens.keys, tokens.values)]
     logits = session.engine.logits
     return [
         session.state,

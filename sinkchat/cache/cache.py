@@ -19,16 +19,17 @@ Room is made between forwards, by whoever feeds the model: `make_room`, then a f
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from transformers import Cache
 
-from sinkchat.cache.layers import ContiguousLayer, KeysValues, Slots, group_layers
+from sinkchat.cache.layers import ContiguousStorage
 from sinkchat.cache.moments import Checkpoint, Snapshot
 from sinkchat.cache.policy import CacheState, EvictionPolicy, Span
 from sinkchat.cache.probe import LayerLayout
+from sinkchat.cache.storage import KeysValues, Storage
 from sinkchat.errors import UsageError
 
 # float32 angles err by 6e-4 rad at 10,000 and 4e-3 at 100,000: below this the error does not show.
@@ -38,9 +39,9 @@ POSITION_LIMIT = 16_384
 class SinkCache(Cache):
     """Keys and values of pinned tokens and of a rolling window, for a `transformers` model.
 
-    `layouts` come from `probe`. `capacity` counts pinned and window tokens together; memory for them, and for the
-    slack in which the window slides, is allocated here, once. `position_limit` is the first position that the model
-    must never be given. A batch is one stream.
+    `layouts` come from `probe`. `capacity` counts pinned and window tokens together; memory for them is allocated
+    here, once, in the layout that `storage` makes. `position_limit` is the first position that the model must never
+    be given. A batch is one stream.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class SinkCache(Cache):
         capacity: int,
         pinned: int = 4,
         position_limit: int = POSITION_LIMIT,
+        storage: Callable[[Sequence[LayerLayout], int], Storage] = ContiguousStorage,
     ) -> None:
         if capacity > position_limit:
             raise UsageError(
@@ -62,15 +64,8 @@ class SinkCache(Cache):
         self.pinned = pinned
         self.capacity = capacity
         self.position_limit = position_limit
-        self._length = capacity + max(capacity // 4, 1)
-        self._groups = group_layers(layouts, self._length)
-        self._slots = Slots()
-        layers = {
-            index: ContiguousLayer(group, place, self._slots)
-            for group in self._groups
-            for place, index in enumerate(group.layers)
-        }
-        super().__init__(layers=[layers[index] for index in range(len(layouts))])
+        self.storage = storage(layouts, capacity)
+        super().__init__(layers=list(self.storage.layers))
         self._device = layouts[0].device
         self.reset()
 
@@ -81,7 +76,7 @@ class SinkCache(Cache):
                 f"{self.pinned:,} pinned tokens leave no window in a cache of {self.capacity:,}",
                 hint=f"fewer sinks, or --cache-size {self.pinned + max(16, self.pinned)}",
             )
-        self._slots.front = self._slots.stop = 0
+        self.storage.clear(self.pinned)
         self._seen = 0
         self._evicted = 0
         self._base = 0
@@ -96,7 +91,7 @@ class SinkCache(Cache):
             evicted=self._evicted,
             pinned=min(self.pinned, self._seen),
             capacity=self.capacity,
-            nbytes=sum(group.nbytes for group in self._groups),
+            nbytes=self.storage.nbytes,
         )
 
     @property
@@ -111,7 +106,7 @@ class SinkCache(Cache):
 
     def commit(self, count: int) -> None:
         """Counts the `count` tokens of a forward that has succeeded."""
-        self._slots.stop += count
+        self.storage.append(count)
         self._seen += count
 
     def skip(self, count: int) -> None:
@@ -136,7 +131,7 @@ class SinkCache(Cache):
                 f"the window holds tokens {state.next_to_leave} to {state.seen}, and cannot end at {seen}"
             )
         self._checkpoint = None
-        self._slots.stop -= self._seen - seen
+        self.storage.cut(self._seen - seen)
         self._seen = seen
         self._borders = self._borders[: bisect_left(self._borders, seen)]
 
@@ -168,10 +163,9 @@ class SinkCache(Cache):
         span = self.policy.span_to_evict(window, self.capacity - self.pinned, self._borders)
         self._keep_pristine()
         self._journal(len(span))
-        self._slots.front += len(span)
+        self.storage.drop(len(span))
         self._evicted += len(span)
         self._borders = self._borders[bisect_left(self._borders, span.stop) :]
-        self._slide_back()
         self._rebase()
         self._place_pinned()
         return span
@@ -192,15 +186,15 @@ class SinkCache(Cache):
         """
         if checkpoint is not self._checkpoint:
             raise ValueError("only the latest checkpoint can be rewound to")
-        window = max(0, checkpoint.seen - checkpoint.evicted - self.pinned)
-        oldest = self._slots.front + self.pinned
-        for index, group in enumerate(self._groups):
-            still_held = group.read(oldest, oldest + window - checkpoint.kept)
-            start = self.pinned
-            for tokens in (*(groups[index] for groups in checkpoint.left), still_held):
-                group.write(start, tokens)
-                start += tokens.keys.shape[2]
-        self._slots.front, self._slots.stop = 0, checkpoint.seen - checkpoint.evicted
+        storage, pinned = self.storage, self.pinned
+        window = max(0, checkpoint.seen - checkpoint.evicted - pinned)
+        still_held = storage.read(pinned, pinned + window - checkpoint.kept)
+        storage.clear(pinned)
+        at = pinned
+        for tokens in (*checkpoint.left, still_held):
+            storage.write(at, tokens)
+            at += tokens[0].keys.shape[2]
+        storage.append(checkpoint.seen - checkpoint.evicted)
         self._seen, self._evicted, self._base = checkpoint.seen, checkpoint.evicted, checkpoint.base
         self._borders = list(checkpoint.borders)
         self._place_pinned()
@@ -210,14 +204,13 @@ class SinkCache(Cache):
 
     def snapshot(self) -> Snapshot:
         """A copy of all that is held."""
-        slots = self._slots
         return Snapshot(
             seen=self._seen,
             evicted=self._evicted,
             base=self._base,
             pinned=self.pinned,
             borders=self.borders,
-            held=tuple(group.read(slots.front, slots.stop).on("cpu") for group in self._groups),
+            held=tuple(tokens.on("cpu") for tokens in self.storage.read(0, self.storage.held)),
             pristine=None if self._pristine is None else tuple(tokens.on("cpu") for tokens in self._pristine),
         )
 
@@ -227,25 +220,23 @@ class SinkCache(Cache):
         self.reset()
         self._seen, self._evicted, self._base = snapshot.seen, snapshot.evicted, snapshot.base
         self._borders = list(snapshot.borders)
-        self._slots.stop = snapshot.seen - snapshot.evicted
-        for group, held in zip(self._groups, snapshot.held, strict=True):
-            group.write(0, held)
+        self.storage.write(0, snapshot.held)
+        self.storage.append(snapshot.seen - snapshot.evicted)
         if snapshot.pristine is not None:
             self._pristine = [
-                tokens.on(group.keys.device) for group, tokens in zip(self._groups, snapshot.pristine, strict=True)
+                tokens.on(layers.keys.device)
+                for layers, tokens in zip(self.storage.read(0, 0), snapshot.pristine, strict=True)
             ]
 
     def _keep_pristine(self) -> None:
         """Copies the pinned tokens as the model wrote them, before they are moved for the first time."""
         if self._pristine is None:
-            front = self._slots.front
-            self._pristine = [group.read(front, front + self.pinned) for group in self._groups]
+            self._pristine = self.storage.read(0, self.pinned)
 
     def _place_pinned(self) -> None:
         """Writes the pinned tokens directly in front of the window, at `evicted` and on."""
         if self._pristine is not None:
-            for group, pristine in zip(self._groups, self._pristine, strict=True):
-                group.write(self._slots.front, pristine, distance=self._evicted - self._base)
+            self.storage.write(0, self._pristine, distance=self._evicted - self._base)
 
     def _journal(self, count: int) -> None:
         """Keeps the oldest `count` window tokens for a rewind, as far as the checkpoint held them."""
@@ -253,25 +244,14 @@ class SinkCache(Cache):
         if mark is not None:
             count = min(count, mark.seen - mark.evicted - self.pinned - mark.kept)
             if count > 0:
-                start = self._slots.front + self.pinned
-                mark.left.append([group.read(start, start + count) for group in self._groups])
-
-    def _slide_back(self) -> None:
-        """Copies the window to the buffer's front where the next tokens might not fit behind it."""
-        slots = self._slots
-        if slots.front + self.capacity > self._length:
-            window = slots.stop - slots.front - self.pinned
-            for group in self._groups:
-                group.shift(slots.front + self.pinned, self.pinned, window)
-            slots.front, slots.stop = 0, self.pinned + window
+                mark.left.append(self.storage.read(self.pinned, self.pinned + count))
 
     def _rebase(self) -> None:
         """Turns the window back to the first positions where the next tokens would reach the limit."""
         if self._seen + self.room - self._base <= self.position_limit:
             return
-        window = self._slots.stop - self._slots.front - self.pinned
-        self._journal(window)
+        held = self.storage.held
+        self._journal(held - self.pinned)
         distance = self._evicted - self._base
-        for group in self._groups:
-            group.turn(self._slots.front + self.pinned, self._slots.stop, -distance)
+        self.storage.turn(self.pinned, held, -distance)
         self._base = self._evicted

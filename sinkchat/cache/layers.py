@@ -1,4 +1,4 @@
-"""Where keys and values live: the contiguous layout, `[pinned | window]` as one run of slots.
+"""The contiguous layout: `[pinned | window]` as one run of slots, right for every model without any mask.
 
 A buffer is allocated once, a little longer than the capacity. New tokens are written behind the window; what is
 held is one slice, so attention needs no mask. Forgetting moves the start of the slice forward, over the oldest
@@ -7,8 +7,6 @@ the buffer's end it is copied back to the front: once per `slack` tokens, never 
 
     slots   |..............[SSSS|oldest ............ newest]........|
                            front                          stop
-
-This file knows slots. It does not know positions in the stream, policies or when there is room.
 """
 
 from collections.abc import Sequence
@@ -21,6 +19,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from sinkchat.cache.probe import LayerLayout
 from sinkchat.cache.rope import Rotation, rotate
+from sinkchat.cache.storage import KeysValues, alike_layers
 
 
 @dataclass(slots=True)
@@ -31,20 +30,8 @@ class Slots:
     stop: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class KeysValues:
-    """Keys (N, H, T, D) and values of the same T tokens in N layers, both owned by the holder."""
-
-    keys: Tensor
-    values: Tensor
-
-    def on(self, device: torch.device | str) -> "KeysValues":
-        """The same tokens on `device`."""
-        return KeysValues(self.keys.to(device), self.values.to(device))
-
-
 class LayerGroup:
-    """The buffers of all layers that are shaped alike and turn alike, so that one operation serves them all.
+    """The buffers of all layers that are alike.
 
     `keys` is (N, H, L, Dk), `values` (N, H, L, Dv): layers, heads, slots, dimensions.
     """
@@ -126,10 +113,59 @@ class ContiguousLayer(CacheLayerMixin):
         return -1
 
 
-def group_layers(layouts: Sequence[LayerLayout], length: int) -> list[LayerGroup]:
-    """Buffers of `length` slots for every layer, alike layers together."""
-    alike: dict[tuple[object, ...], list[int]] = {}
-    for index, layout in enumerate(layouts):
-        shape = (layout.heads, layout.key_width, layout.value_width, layout.dtype, layout.device)
-        alike.setdefault((*shape, id(layout.rotation)), []).append(index)
-    return [LayerGroup(layouts[layers[0]], layers, length) for layers in alike.values()]
+class ContiguousStorage:
+    """Keys and values of `capacity` tokens, and of the slack in which the window slides."""
+
+    def __init__(self, layouts: Sequence[LayerLayout], capacity: int) -> None:
+        self._capacity = capacity
+        self._length = capacity + max(capacity // 4, 1)
+        self._groups = [LayerGroup(layouts[layers[0]], layers, self._length) for layers in alike_layers(layouts)]
+        self._slots = Slots()
+        self._pinned = 0
+        layers = {
+            index: ContiguousLayer(group, place, self._slots)
+            for group in self._groups
+            for place, index in enumerate(group.layers)
+        }
+        self.layers = [layers[index] for index in range(len(layouts))]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(group.nbytes for group in self._groups)
+
+    @property
+    def held(self) -> int:
+        return self._slots.stop - self._slots.front
+
+    def clear(self, pinned: int) -> None:
+        self._pinned = pinned
+        self._slots.front = self._slots.stop = 0
+
+    def append(self, count: int) -> None:
+        self._slots.stop += count
+
+    def cut(self, count: int) -> None:
+        self._slots.stop -= count
+
+    def drop(self, count: int) -> None:
+        """Moves the front; copies the window to the buffer's front where the next tokens might not fit behind it."""
+        slots = self._slots
+        slots.front += count
+        if slots.front + self._capacity > self._length:
+            window = self.held - self._pinned
+            for group in self._groups:
+                group.shift(slots.front + self._pinned, self._pinned, window)
+            slots.front, slots.stop = 0, self._pinned + window
+
+    def read(self, start: int, stop: int) -> list[KeysValues]:
+        front = self._slots.front
+        return [group.read(front + start, front + stop) for group in self._groups]
+
+    def write(self, start: int, tokens: Sequence[KeysValues], *, distance: int = 0) -> None:
+        for group, those in zip(self._groups, tokens, strict=True):
+            group.write(self._slots.front + start, those, distance=distance)
+
+    def turn(self, start: int, stop: int, distance: int) -> None:
+        front = self._slots.front
+        for group in self._groups:
+            group.turn(front + start, front + stop, distance)
