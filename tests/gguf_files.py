@@ -19,8 +19,8 @@ _NAMES = {
 }
 
 
-def write_gguf(path: Path, *, without: str = "") -> Path:
-    """The tiny Llama with its tokenizer, as llama.cpp's converter would write it."""
+def write_gguf(path: Path, *, without: str = "", blocks: str = "F32") -> Path:
+    """The tiny Llama with its tokenizer, as llama.cpp's converter would write it; layers' matrices in `blocks`."""
     model, tokenizer = tiny_model(), tiny_tokenizer()
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(2)
@@ -46,10 +46,16 @@ def write_gguf(path: Path, *, without: str = "") -> Path:
     writer.add_eos_token_id(2)
     writer.add_pad_token_id(0)
     writer.add_chat_template(CHATML)
+    kind = gguf.GGMLQuantizationType[blocks]
+    writer.add_file_type(gguf.LlamaFileType["ALL_F32" if blocks == "F32" else f"MOSTLY_{blocks}"])
     for name, weight in model.state_dict().items():
         if name == without:
             continue
-        writer.add_tensor(_gguf_name(name), _interleaved(name, weight).numpy())
+        numbers = _interleaved(name, weight).numpy()
+        if ".layers." in name and weight.ndim == 2:
+            writer.add_tensor(_gguf_name(name), gguf.quants.quantize(numbers, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(_gguf_name(name), numbers)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
