@@ -51,7 +51,7 @@ class ScriptedStream:
     def state(self) -> str:
         if self.policy == "turn":
             return "turn"
-        return "late" if self.evicted else "empty" if self.held < 50 else "full"
+        return "late" if self.evicted else "empty" if self.held <= self.capacity // 2 else "full"
 
     def warm_up(self) -> None:
         self.log.append("warm up")
@@ -108,6 +108,8 @@ def scripted_bench(
 
     @contextmanager
     def field_of(size: int) -> Iterator[Field]:
+        for stream in (ours, recomputed, *streams.values()):
+            stream.capacity = size
         yield Field(ours, tuple(streams.values()), recomputed)
 
     left = list(copies)

@@ -70,7 +70,7 @@ def test_a_ratio_is_taken_within_a_round_before_the_middle_is() -> None:
     )
     found = {ratio.what: ratio for ratio in one_size(samples).ratios}
     assert found["/ dense"] == Ratio("/ dense", Spread(2.0, 1.0, 4.0, 3))
-    assert found["late / full"] == Ratio("late / full", Spread(1.0, 0.5, 1.0, 3), at_least=0.98)
+    assert found["later / full"] == Ratio("later / full", Spread(1.0, 0.5, 1.0, 3), at_least=0.98)
     of_medians = median(values(samples, "sinkchat", "full")) / median(values(samples, "dense", "full"))
     assert found["/ dense"].value.median != of_medians == 1.0
 
@@ -114,7 +114,7 @@ def test_targets_stand_where_they_apply() -> None:
     on_cpu = list(scripted_bench(plan, **drawing))
     aims = {ratio.what: ratio.at_least or ratio.at_most for ratio in one_size(on_cpu).ratios}
     assert aims == {
-        "late / full": 0.98,
+        "later / full": 0.98,
         "99th / median token": 1.3,
         "/ llama.cpp": 1.25,
         "/ dense": None,

@@ -178,7 +178,7 @@ def _ratios(subject: Subject, size: int, values: _Values) -> Iterator[Ratio]:
             yield Ratio(what, found, at_least)
 
     # The paper's own figure against recomputation, at its largest cache; the others are ours.
-    yield from pairs("late / full", "late", OURS, "full", LATE_TO_FULL)
+    yield from pairs("later / full", "late", OURS, "full", LATE_TO_FULL)
     if times := _token_times(values.of(OURS, "token")):
         tail = times.ninety_ninth / times.median
         yield Ratio("99th / median token", Spread(tail, tail, tail, 1), at_most=TAIL)

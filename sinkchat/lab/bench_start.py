@@ -99,7 +99,9 @@ def expected(name: str, load: Mapping[str, Any], *, progress: Progress = silent)
     require_known(options.quant)
     unloaded = without_weights(name, options, progress=progress)
     shipped = shipped_quantization(unloaded.model.config)
-    method, _ = choose_quantization(options.quant, unloaded.device, shipped=shipped)
+    method, _ = choose_quantization(
+        options.quant, unloaded.device, shipped=shipped, blocks=unloaded.blocks, dtype=options.dtype
+    )
     return _expected(unloaded, method.name, str(unloaded.device))
 
 

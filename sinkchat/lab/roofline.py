@@ -35,14 +35,14 @@ def reads_of(model: nn.Module) -> Iterator[Read]:
 
     Quantised weights count as the bytes that are there, their scales with them.
     """
-    embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
-    head: Any = model.get_output_embeddings()  # type: ignore[operator]
-    only_looked_up = None if head is not None and head.weight is embedding.weight else embedding.weight
+    looked_up, multiplied = _tensors_of(model.get_input_embeddings()), _tensors_of(model.get_output_embeddings())
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         shape = tuple(tensor.shape)
         nbytes = tensor.nbytes + sum(scale.nbytes for scale in _scales_of(tensor))
-        if tensor is only_looked_up:
+        if id(tensor) in looked_up and id(tensor) not in multiplied:
             yield Read(name, (1, *shape[1:]), nbytes / shape[0])
+        elif id(tensor) in looked_up:
+            yield Read("lm_head.weight", shape, nbytes)  # a head by what is done with it, whatever it is called
         else:
             share = _share_of_experts(model) if "experts" in name.split(".") else 1.0
             yield Read(name, shape, nbytes * share, share)
@@ -69,7 +69,8 @@ class CopyBandwidth:
     """Bytes a second that a copy moves on `device`, read and written both counted."""
 
     def __init__(self, device: torch.device, clock: Clock, *, nbytes: int | None = None) -> None:
-        self._source = torch.zeros(nbytes or COPIED[device.type], dtype=torch.uint8, device=device)
+        # Written to, both: memory that is only promised reads from one page of zeros, which fits every cache.
+        self._source = torch.ones(nbytes or COPIED[device.type], dtype=torch.uint8, device=device)
         self._target = torch.ones_like(self._source)
         self._clock = clock
 
@@ -83,6 +84,11 @@ class CopyBandwidth:
         self._target.copy_(self._source)
         if self._source.device.type != "cpu":
             self._target[-1].item()  # waits until the device has done it
+
+
+def _tensors_of(module: Any) -> set[int]:
+    """The identities of what a module holds; nothing where there is none."""
+    return set() if module is None else {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
 
 
 def _share_of_experts(model: nn.Module) -> float:

@@ -16,7 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, Cache, DynamicCache, 
 from sinkchat.cache.forward import Forward
 from sinkchat.models.checkpoint import read_config
 from sinkchat.models.conversion import kept_conversion
-from sinkchat.models.gguf_header import read_gguf_header
+from sinkchat.models.gguf_header import kind_of_blocks, read_gguf_header
+from sinkchat.models.int4.stored import unpacked_config
 from sinkchat.models.loading import LoadOptions
 from sinkchat.models.placement import choose_device, choose_dtype
 from sinkchat.models.progress import Progress, quiet_libraries, silent
@@ -137,6 +138,8 @@ class Unloaded:
     name: str
     dtype: torch.dtype
     device: torch.device
+    blocks: str
+    """the kind of most blocks of a GGUF file, or "none\""""
 
 
 def without_weights(name: str, options: LoadOptions, *, progress: Progress = silent) -> Unloaded:
@@ -147,6 +150,8 @@ def without_weights(name: str, options: LoadOptions, *, progress: Progress = sil
     folder = located.path if located.path.is_dir() else kept_conversion(located.path, identity=located.identity)
     if folder is not None:
         config = read_config(folder, name=located.name, trust_remote_code=options.trust_remote_code)
+        if located.path.is_file():
+            config = unpacked_config(config)
     else:
         read_gguf_header(located.path)  # refuses a file that is none, before the slow reader
         with quiet_libraries(), redirect_stderr(io.StringIO()):
@@ -154,4 +159,5 @@ def without_weights(name: str, options: LoadOptions, *, progress: Progress = sil
     dtype = choose_dtype(options.dtype, device, stored=config.dtype)
     with quiet_libraries(), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=options.trust_remote_code)
-    return Unloaded(model.eval(), located.name, dtype, device)
+    blocks = kind_of_blocks(located.path) if located.path.is_file() else "none"
+    return Unloaded(model.eval(), located.name, dtype, device, blocks)

@@ -127,7 +127,7 @@ def _sections(report: Report, sizes: Sequence[SizeReport]) -> Iterator[tuple[str
         ],
     )
     ratios = dict.fromkeys(ratio.what for size in sizes for ratio in size.ratios)
-    yield ("sinkchat (target)", [(_aimed(what, sizes), _ratio(what)) for what in ratios])
+    yield ("sinkchat to (target)", [(_aimed(what, sizes), _ratio(what)) for what in ratios])
     target = f" ≥ {REACHED_ON_GPU:.0%}" if report.subject.device.startswith("cuda") else ""
     yield (
         "by bytes over bandwidth",
@@ -186,13 +186,18 @@ def _reached(size: SizeReport) -> str:
 
 
 def _aimed(what: str, sizes: Sequence[SizeReport]) -> str:
-    """`late / full ≥ 0.98`: the target that holds at any of these sizes."""
-    found: list[Ratio] = [one for size in sizes for one in size.ratios if one.what == what]
-    least = next((one.at_least for one in found if one.at_least is not None), None)
-    most = next((one.at_most for one in found if one.at_most is not None), None)
-    if least is not None:
-        return f"{what} ≥ {least:g}"
-    return what if most is None else f"{what} ≤ {most:g}"
+    """`later / full ≥ 0.98`, the target that holds at all of these sizes; `what, 4096: ≥ 22.2` where at one."""
+    aims = {size.cache_size: _aim(one) for size in sizes for one in size.ratios if one.what == what}
+    if len(set(aims.values())) == 1:
+        return f"{what} {next(iter(aims.values()))}".rstrip()
+    size, aim = next((size, aim) for size, aim in aims.items() if aim)
+    return f"{what}, {size}: {aim}"
+
+
+def _aim(ratio: Ratio) -> str:
+    if ratio.at_least is not None:
+        return f"≥ {ratio.at_least:g}"
+    return "" if ratio.at_most is None else f"≤ {ratio.at_most:g}"
 
 
 def _spread(value: Spread, number: Callable[[float], str]) -> str:
