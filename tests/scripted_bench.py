@@ -21,7 +21,7 @@ class Clock:
 
 @dataclass
 class ScriptedStream:
-    """Takes `reading` seconds to read anything; its draws take what `drawing` lists for its state, one after other.
+    """Takes `reading` seconds to read a token; its draws take what `drawing` lists for its state, one after other.
 
     `drawing` maps `empty`, `full`, `late` and `turn` to a list for each draw: seconds of its forwards, the last of
     which goes on. Its clock moves by nothing else.
@@ -30,7 +30,7 @@ class ScriptedStream:
     name: str
     clock: Clock
     drawing: Mapping[str, Sequence[Sequence[float]]]
-    reading: float = 0.5
+    reading: float = 1 / 64
     vocabulary_size: int = 50
     capacity: int = SIZE
     cache_bytes: int = 4096
@@ -66,7 +66,7 @@ class ScriptedStream:
 
     def read(self, ids: Sequence[int]) -> None:
         self._hold(len(ids))
-        self.clock.now += self.reading
+        self.clock.now += self.reading * len(ids)
 
     def draw(self, count: int) -> Iterator[int]:
         state = self.state

@@ -32,6 +32,7 @@ CacheSizes = measuring("--cache-size", "N,N,...", "Tokens remembered, one size o
 Rounds = measuring("--rounds", "N", "How often everything is measured, in turns (5).", min=1)
 Tokens = measuring("--tokens", "N", "Tokens drawn in each measurement (32).", min=1)
 Windows = measuring("--windows", "N", "How often the window rolls over before the late figures (4).", min=1)
+Turns = measuring("--turns", "N", "Turns of the conversation whose first and last answers are timed (100).", min=2)
 Peers = measuring("--peers", None, "Beside it: llama.cpp on the same GGUF file, a static cache of transformers.")
 DryRun = measuring("--dry-run", None, "Load no weights: what the bandwidth allows, and nothing else.")
 Bandwidth = measuring("--bandwidth", "GB/S", "With --dry-run: of a device that need not be here.", min=0.001)
@@ -92,6 +93,7 @@ def bench(
     rounds: Annotated[int | None, Rounds] = None,
     tokens: Annotated[int | None, Tokens] = None,
     windows: Annotated[int | None, Windows] = None,
+    turns: Annotated[int | None, Turns] = None,
     peers: Annotated[bool, Peers] = False,
     dry_run: Annotated[bool, DryRun] = False,
     bandwidth: Annotated[float | None, Bandwidth] = None,
@@ -106,7 +108,8 @@ def bench(
 ) -> Action:
     """Measure speed and memory: empty, full, long after the first eviction, and against other ways to go on."""
     environment = cast(Environment, context.obj.environment)
-    chosen = {"rounds": rounds, "tokens": tokens, "windows": windows, "cache_sizes": _sizes(cache_size)}
+    sizes = _sizes(cache_size)
+    chosen = {"cache_sizes": sizes, "rounds": rounds, "tokens": tokens, "windows": windows, "turns": turns}
     asked = Asked(
         model=model,
         load=load_options_for(options.typed(context, environment.variables)),
@@ -175,7 +178,8 @@ def expect(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStatu
     rooflines = {size: roofline(found.subject, size, bandwidth.median) for size in sizes}
     if asked.as_json:
         told = [{"cache_size": size, **asdict(one)} for size, one in rooflines.items()]
-        write_json({"subject": found.subject, "copy_bandwidth": bandwidth, "sizes": told}, environment.stdout)
+        told_of = {"subject": asdict(found.subject), "copy_bandwidth": asdict(bandwidth)}
+        write_json(told_of | {"sizes": told}, environment.stdout)
     else:
         write_expected(found.subject, bandwidth, rooflines, environment)
     return ExitStatus.OK

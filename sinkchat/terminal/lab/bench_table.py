@@ -103,7 +103,7 @@ def _sections(report: Report, sizes: Sequence[SizeReport]) -> Iterator[tuple[str
         [
             ("nearly empty", _figure(OURS, "empty")),
             ("full", _figure(OURS, "full")),
-            (f"{report.plan.windows} windows later", _figure(OURS, "late")),
+            (f"{report.plan.windows} window{'' if report.plan.windows == 1 else 's'} later", _figure(OURS, "late")),
             *((name, _figure(name, "full")) for name in others),
         ],
     )
@@ -127,7 +127,7 @@ def _sections(report: Report, sizes: Sequence[SizeReport]) -> Iterator[tuple[str
         ],
     )
     ratios = dict.fromkeys(ratio.what for size in sizes for ratio in size.ratios)
-    yield ("sinkchat to (target)", [(_aimed(what, sizes), _ratio(what)) for what in ratios])
+    yield ("ratios (target)", [(_aimed(what, sizes), _ratio(what)) for what in ratios])
     target = f" ≥ {REACHED_ON_GPU:.0%}" if report.subject.device.startswith("cuda") else ""
     yield (
         "by bytes over bandwidth",
