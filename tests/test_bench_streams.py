@@ -14,11 +14,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from sinkchat.cache.policy import CacheState, EvictMessages, EvictTokens
 from sinkchat.errors import ModelError, ResourceError, UsageError
 from sinkchat.lab.bench import Field, Machine, Plan, bench
-from sinkchat.lab.bench_start import expected, expected_elsewhere, resident_bytes, start_bench
+from sinkchat.lab.bench_start import expected, expected_elsewhere, resident_bytes, start_bench, subject_of
 from sinkchat.lab.bench_streams import EngineStream
 from sinkchat.lab.peers import LlamaCppModel, LlamaCppStream
 from sinkchat.lab.roofline import CopyBandwidth, weight_bytes, weight_bytes_if
-from sinkchat.models.loading import LoadOptions, load_model
+from sinkchat.models.int4.packing import is_here
+from sinkchat.models.int4.replace import to_int4
+from sinkchat.models.loading import LoadedModel, LoadOptions, load_model
 from sinkchat.models.plain import PlainStream, RecomputedWindow, dynamic_cache, static_cache
 from sinkchat.models.quantization import METHODS
 
@@ -155,6 +157,25 @@ def test_quantised_weights_are_counted_with_their_scales(tmp_path: Path) -> None
     unloaded = expected(str(tmp_path), CPU | {"quant": "nf4"}).subject
     assert unloaded.weight_bytes == pytest.approx(weight_bytes(model), rel=0.02)
     assert unloaded.weight_bytes < weight_bytes(MODEL) / 2
+
+
+@pytest.mark.skipif(not is_here(), reason="this torch has no int4 for the CPU")
+def test_weights_that_are_buffers_count_and_a_head_of_its_own_frees_the_embedding() -> None:
+    model = tiny_model(dtype=torch.bfloat16, tie_word_embeddings=True)
+    to_int4(model)
+    embedding = model.get_input_embeddings().weight
+    held = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
+    assert weight_bytes(model) == sum(held.values()) - embedding.nbytes + embedding[0].nbytes
+    in_int4 = weight_bytes_if(METHODS["int4"], tiny_model(tie_word_embeddings=True), torch.bfloat16)
+    assert in_int4 == pytest.approx(weight_bytes(model), rel=0.05)
+
+
+@pytest.mark.model
+def test_of_the_default_model_every_parameter_is_read(smollm2: LoadedModel) -> None:
+    found = expected("smollm2", CPU | {"quant": "none"}).subject
+    frequencies = 2 * 32 * 4  # the rotary ones, and their untouched copy
+    assert found.weight_bytes == subject_of(smollm2).weight_bytes == 134_515_008 * 4 + frequencies
+    assert found.kv_bytes_per_token == subject_of(smollm2).kv_bytes_per_token == 30 * 2 * 3 * 64 * 4
 
 
 def test_a_copy_is_timed_after_one_that_is_not_and_counts_both_ways() -> None:

@@ -1,4 +1,7 @@
-"""`sinkchat bench`: its options, and the run of it. What is measured is in `lab/bench.py`."""
+"""`sinkchat bench`: its options, and the run of it. What is measured is in `lab/bench.py`.
+
+Whatever only a bench needs is imported where it runs, so that all other help pages stay as quick as they are.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -8,18 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, 
 import typer
 
 from sinkchat.errors import ExitStatus, UsageError
-from sinkchat.lab.bench import Sample
-from sinkchat.lab.bench_report import report, roofline
-from sinkchat.lab.timing import spread
 from sinkchat.terminal.asked import options
 from sinkchat.terminal.asked.request import load_options_for
 from sinkchat.terminal.environment import Environment
-from sinkchat.terminal.lab.bench_table import write_expected, write_report
 from sinkchat.terminal.lab.options import Plot, measuring
 from sinkchat.terminal.screen import Beside
 from sinkchat.terminal.table import write_json
 
 if TYPE_CHECKING:
+    from sinkchat.lab.bench import Sample
     from sinkchat.lab.bench_start import Expected, Started
 
 Action: TypeAlias = Callable[[], ExitStatus]
@@ -150,7 +150,10 @@ def measure(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStat
     return ExitStatus.OK
 
 
-def _tell(environment: Environment, asked: Asked, started: "Started", samples: list[Sample]) -> None:
+def _tell(environment: Environment, asked: Asked, started: "Started", samples: list["Sample"]) -> None:
+    from sinkchat.lab.bench_report import report
+    from sinkchat.terminal.lab.bench_table import write_report
+
     found = report(started.subject, started.plan, samples, started.notes)
     if asked.as_json:
         write_json(asdict(found), environment.stdout)
@@ -164,6 +167,10 @@ def _tell(environment: Environment, asked: Asked, started: "Started", samples: l
 
 def expect(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStatus:
     """Writes what a bandwidth allows: the one that was stated, else this machine's."""
+    from sinkchat.lab.bench_report import roofline
+    from sinkchat.lab.timing import spread
+    from sinkchat.terminal.lab.bench_table import write_expected
+
     beside = Beside.on(environment.stderr, environment)
     try:
         found = lab.expect(asked, beside.status)
