@@ -78,7 +78,7 @@ def test_positions_stay_below_the_limit_and_nothing_changes(llama):
         near = read(stream, ids)
     finally:
         hook.remove()
-    assert max(seen) == 2 * CAPACITY - 1
+    assert CAPACITY < max(seen) < 2 * CAPACITY
     assert distance(near, read(banded(llama), ids)) < 3e-5
 
 

@@ -15,9 +15,9 @@ from transformers.cache_utils import CacheLayerMixin
 from sinkchat.cache.band import Band, Turn, banded
 from sinkchat.cache.cache import POSITION_LIMIT
 from sinkchat.cache.forward import Forward
-from sinkchat.cache.layers import KeysValues
 from sinkchat.cache.probe import LayerLayout
 from sinkchat.cache.rope import rotate
+from sinkchat.cache.storage import KeysValues
 from sinkchat.errors import UsageError
 
 CHUNK_SIZE = 256
