@@ -88,16 +88,19 @@ def drawn_to(
 
 def _write_numbers_out(axis: Any) -> None:
     """On a logarithmic axis 256 and 1,024 in place of powers, which are mathematics, and that is off here."""
-    from matplotlib.ticker import FuncFormatter, LogFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
     if axis.get_scale() != "log" or not isinstance(axis.get_major_formatter(), LogFormatter):
         return
-    written = FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
     low, high = sorted(axis.get_view_interval())
+    written = FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 100 else f"{value:.3g}")
     axis.set_major_formatter(written)
     axis.set_minor_formatter(NullFormatter())
-    if axis.get_transform().base == 10 and high < 100 * low:  # hardly a power within: some between are wanted
-        axis.set_minor_locator(LogLocator(subs=(1.5, 2, 3, 4, 5, 7)))
+    if high < 5 * low:  # no power within, perhaps
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axis.set_minor_locator(NullLocator())
+    elif axis.get_transform().base == 10 and high < 100 * low:
+        axis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
         axis.set_minor_formatter(written)
 
 
