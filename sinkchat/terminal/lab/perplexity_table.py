@@ -1,0 +1,123 @@
+"""How perplexities are drawn: a row a method, with a picture of what they were along the text."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from sinkchat.lab.perplexity_scores import Progress, Result, Subject, perplexity
+from sinkchat.terminal.environment import Environment
+from sinkchat.terminal.sanitize import one_line
+from sinkchat.terminal.table import write_table
+
+CELLS = 32
+_BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
+
+
+def write_results(subject: Subject, results: Sequence[Result], environment: Environment) -> None:
+    """Everything that was measured, in columns on stdout."""
+    stdout = environment.stdout
+    is_unicode = environment.is_unicode(stdout)
+    bars = _BARS if is_unicode else _PLAIN_BARS
+    stdout.write(_headline(subject, results).replace("·", "·" if is_unicode else "|") + "\n\n")
+    pictures = Pictures(subject.tokens, results, bars)
+    drawn = not environment.is_accessible
+    rows = [("method", "perplexity", "of all", "tok/s", *(["along the text"] if drawn else []))]
+    rows += [(*_figures(result), *([pictures.of(result)] if drawn else [])) for result in results]
+    write_table(rows, stdout, right=(1, 2, 3))
+    if drawn and pictures.scale:
+        stdout.write(f"\nalong the text: {pictures.scale}\n")
+    for result in results:
+        if result.ended:
+            stdout.write(f"{result.method.label} ended at token {result.read:,}: {one_line(result.ended)}\n")
+
+
+def _headline(subject: Subject, results: Sequence[Result]) -> str:
+    weights = subject.dtype if subject.quant in ("none", subject.dtype) else f"{subject.quant}, {subject.dtype}"
+    scored = max((result.scored for result in results), default=0)
+    which = "all" if subject.every == 1 else f"every {_ordinal(subject.every)}"
+    return one_line(
+        f"{subject.model} · {weights} · {subject.device} · {subject.text}, {subject.tokens:,} tokens\n"
+    ) + (f"\nperplexity of {scored:,} tokens, {which} from {subject.first:,} on; beside it, of all that were scored")
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{ending}"
+
+
+def _figures(result: Result) -> tuple[str, ...]:
+    speed = "-" if result.tokens_per_s is None else f"{result.tokens_per_s:,.3g}"
+    if result.tokens_per_s is not None and result.tokens_per_s >= 1000:
+        speed = f"{result.tokens_per_s:,.0f}"
+    return result.method.label, in_words(result.perplexity), in_words(result.perplexity_of_all), speed
+
+
+def in_words(value: float | None) -> str:
+    """`15.70`, `5,158`, `1.2e+13`."""
+    if value is None:
+        return "-"
+    if math.isnan(value):
+        return "no number"
+    if math.isinf(value):
+        return "infinite"
+    return f"{value:.2f}" if value < 1000 else f"{value:,.0f}" if value < 1e7 else f"{value:.1e}"
+
+
+class Pictures:
+    """Rows of bars on one scale, a logarithmic one, for all methods."""
+
+    def __init__(self, tokens: int, results: Sequence[Result], bars: str) -> None:
+        self._tokens, self._bars = tokens, bars
+        heights = [height for result in results for height in self._heights(result) if height is not None]
+        self._low, self._high = (min(heights), max(heights)) if heights else (0.0, 0.0)
+
+    @property
+    def scale(self) -> str:
+        """What the lowest and the highest bar stand for; empty where there is none."""
+        if self._high <= self._low:
+            return ""
+        low, high = (in_words(perplexity(height, 1)) for height in (self._low, self._high))
+        return f"{self._bars[0]} is {low}, {self._bars[-1]} is {high}, on a logarithmic scale"
+
+    def of(self, result: Result) -> str:
+        """The perplexity of each part of the text, blank where nothing was scored."""
+        return "".join(self._bar(height) for height in self._heights(result)).rstrip()
+
+    def _heights(self, result: Result) -> Iterator[float | None]:
+        """The mean loss in each cell."""
+        totals, counts = [0.0] * CELLS, [0] * CELLS
+        for block in result.blocks:
+            cell = min(CELLS - 1, block.start * CELLS // self._tokens)
+            totals[cell] += block.total
+            counts[cell] += block.count
+        for total, count in zip(totals, counts, strict=True):
+            yield total / count if count and math.isfinite(total) else None
+
+    def _bar(self, height: float | None) -> str:
+        if height is None:
+            return " "
+        share = (height - self._low) / (self._high - self._low) if self._high > self._low else 0.0
+        return self._bars[min(len(self._bars) - 1, int(share * len(self._bars)))]
+
+
+def in_progress(progress: Progress) -> str:
+    """`4 sinks + 252 (3 of 4) · 1,024 of 3,000 tokens · perplexity 15.70 · 270 tok/s · 7 s left · Ctrl-C stops`."""
+    so_far = progress.so_far
+    figures = [
+        f"{so_far.method.label} ({progress.number} of {progress.methods})",
+        f"{so_far.read:,} of {progress.tokens:,} tokens",
+        f"perplexity {in_words(so_far.perplexity_of_all)}",
+    ]
+    if so_far.tokens_per_s is not None:
+        figures.append(
+            f"{so_far.tokens_per_s:,.3g} tok/s" if so_far.tokens_per_s < 1000 else f"{so_far.tokens_per_s:,.0f} tok/s"
+        )
+    if progress.seconds_left is not None:
+        figures.append(f"{_duration(progress.seconds_left)} left")
+    return " · ".join([*figures, "Ctrl-C stops"])
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
