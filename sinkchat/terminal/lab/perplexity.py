@@ -18,7 +18,7 @@ from sinkchat.terminal.environment import Environment
 from sinkchat.terminal.lab.options import Plot, Text, measuring
 from sinkchat.terminal.lab.perplexity_table import in_progress, write_results
 from sinkchat.terminal.screen import Beside, Screen
-from sinkchat.terminal.signals import Interrupts
+from sinkchat.terminal.signals import Interrupts, leaving_on_signals
 from sinkchat.terminal.table import write_json
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _follow(started: "Started", results: list[Result], beside: Screen, environme
     latest: Result | None = None
     events = cast(Generator[Progress | Result, None, None], started.events)
     try:
-        with Interrupts(stop, clock=environment.clock) as interrupts, closing(events):
+        with leaving_on_signals(), Interrupts(stop, clock=environment.clock) as interrupts, closing(events):
             for event in interrupts.steps(events):
                 if isinstance(event, Result):
                     results.append(event)

@@ -9,7 +9,8 @@ from sinkchat.terminal.sanitize import one_line
 from sinkchat.terminal.table import write_table
 
 CELLS = 32
-_BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
+_BARS, _PLAIN_BARS = "·▁▂▃▄▅▆▇█", "-_.:=+*#@"
+"""the first one where nothing was scored, the others from low to high"""
 
 
 def write_results(subject: Subject, results: Sequence[Result], environment: Environment) -> None:
@@ -17,7 +18,9 @@ def write_results(subject: Subject, results: Sequence[Result], environment: Envi
     stdout = environment.stdout
     is_unicode = environment.is_unicode(stdout)
     bars = _BARS if is_unicode else _PLAIN_BARS
-    stdout.write(_headline(subject, results).replace("·", "·" if is_unicode else "|") + "\n\n")
+    for line in _headline(subject, results):
+        stdout.write(one_line(line if is_unicode else line.replace("·", "|")) + "\n")
+    stdout.write("\n")
     pictures = Pictures(subject.tokens, results, bars)
     drawn = not environment.is_accessible
     rows = [("method", "perplexity", "of all", "tok/s", *(["along the text"] if drawn else []))]
@@ -30,13 +33,12 @@ def write_results(subject: Subject, results: Sequence[Result], environment: Envi
             stdout.write(f"{result.method.label} ended at token {result.read:,}: {one_line(result.ended)}\n")
 
 
-def _headline(subject: Subject, results: Sequence[Result]) -> str:
+def _headline(subject: Subject, results: Sequence[Result]) -> Iterator[str]:
     weights = subject.dtype if subject.quant in ("none", subject.dtype) else f"{subject.quant}, {subject.dtype}"
+    yield f"{subject.model} · {weights} · {subject.device} · {subject.text}, {subject.tokens:,} tokens"
     scored = max((result.scored for result in results), default=0)
     which = "all" if subject.every == 1 else f"every {_ordinal(subject.every)}"
-    return one_line(
-        f"{subject.model} · {weights} · {subject.device} · {subject.text}, {subject.tokens:,} tokens\n"
-    ) + (f"\nperplexity of {scored:,} tokens, {which} from {subject.first:,} on; beside it, of all that were scored")
+    yield f"perplexity of {scored:,} tokens, {which} from {subject.first:,} on; beside it, of all that were scored"
 
 
 def _ordinal(number: int) -> str:
@@ -45,10 +47,15 @@ def _ordinal(number: int) -> str:
 
 
 def _figures(result: Result) -> tuple[str, ...]:
-    speed = "-" if result.tokens_per_s is None else f"{result.tokens_per_s:,.3g}"
-    if result.tokens_per_s is not None and result.tokens_per_s >= 1000:
-        speed = f"{result.tokens_per_s:,.0f}"
-    return result.method.label, in_words(result.perplexity), in_words(result.perplexity_of_all), speed
+    perplexities = in_words(result.perplexity), in_words(result.perplexity_of_all)
+    return result.method.label, *perplexities, _speed(result.tokens_per_s)
+
+
+def _speed(tokens_per_s: float | None) -> str:
+    """`3.21`, `270`, `19,297`."""
+    if tokens_per_s is None:
+        return "-"
+    return f"{tokens_per_s:.3g}" if tokens_per_s < 999.5 else f"{tokens_per_s:,.0f}"
 
 
 def in_words(value: float | None) -> str:
@@ -66,7 +73,7 @@ class Pictures:
     """Rows of bars on one scale, a logarithmic one, for all methods."""
 
     def __init__(self, tokens: int, results: Sequence[Result], bars: str) -> None:
-        self._tokens, self._bars = tokens, bars
+        self._tokens, self._nothing, self._bars = tokens, bars[0], bars[1:]
         heights = [height for result in results for height in self._heights(result) if height is not None]
         self._low, self._high = (min(heights), max(heights)) if heights else (0.0, 0.0)
 
@@ -79,8 +86,8 @@ class Pictures:
         return f"{self._bars[0]} is {low}, {self._bars[-1]} is {high}, on a logarithmic scale"
 
     def of(self, result: Result) -> str:
-        """The perplexity of each part of the text, blank where nothing was scored."""
-        return "".join(self._bar(height) for height in self._heights(result)).rstrip()
+        """The perplexity of each part of the text, as far as any was scored."""
+        return "".join(self._bar(height) for height in self._heights(result)).rstrip(self._nothing)
 
     def _heights(self, result: Result) -> Iterator[float | None]:
         """The mean loss in each cell."""
@@ -94,7 +101,7 @@ class Pictures:
 
     def _bar(self, height: float | None) -> str:
         if height is None:
-            return " "
+            return self._nothing
         share = (height - self._low) / (self._high - self._low) if self._high > self._low else 0.0
         return self._bars[min(len(self._bars) - 1, int(share * len(self._bars)))]
 
@@ -108,9 +115,7 @@ def in_progress(progress: Progress) -> str:
         f"perplexity {in_words(so_far.perplexity_of_all)}",
     ]
     if so_far.tokens_per_s is not None:
-        figures.append(
-            f"{so_far.tokens_per_s:,.3g} tok/s" if so_far.tokens_per_s < 1000 else f"{so_far.tokens_per_s:,.0f} tok/s"
-        )
+        figures.append(f"{_speed(so_far.tokens_per_s)} tok/s")
     if progress.seconds_left is not None:
         figures.append(f"{_duration(progress.seconds_left)} left")
     return " · ".join([*figures, "Ctrl-C stops"])
