@@ -1,0 +1,36 @@
+"""Recall against distance, drawn: accuracy falls to nothing where the window ends."""
+
+from pathlib import Path
+
+from sinkchat.lab.plotting import drawn_to, series_style
+from sinkchat.lab.recall import Report
+
+
+def draw(report: Report, path: Path) -> None:
+    """Writes the plot to `path`."""
+    with drawn_to(path) as axes:
+        panel = axes[0][0]
+        for index, recall in enumerate(report.recalls):
+            style = series_style(index)
+            points = recall.points
+            label = f"{recall.sinks} + {recall.capacity - recall.sinks:,}"
+            panel.plot(
+                [point.tokens_back for point in points],
+                [point.accuracy for point in points],
+                label=label,
+                marker="o",
+                markersize=3,
+                **style,
+            )
+            held = [point.tokens_back for point in points if point.held]
+            if held:
+                panel.axvline(max(held), color=style["color"], linewidth=0.8, linestyle=":")
+        panel.plot([], [], color="#555555", linewidth=0.8, linestyle=":", label="last fact that is held")
+        panel.set(
+            title=f"{report.model}: recall of a line's number",
+            xlabel="tokens back",
+            ylabel="right answers",
+            ylim=(-0.03, 1.03),
+            xlim=(0, None),
+        )
+        panel.legend(title="cache: sinks + window", fontsize=9)
