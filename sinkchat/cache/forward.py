@@ -51,11 +51,16 @@ class Forward:
         No attention mask is passed: with all held tokens in one run before the new ones, causal attention is
         exact for every family.
         """
+        arguments = self.arguments(position_ids, cache, logits_to_keep=logits_to_keep)
+        with torch.inference_mode():
+            logits: Tensor = self.model(input_ids=input_ids, **arguments).logits
+        return logits if logits_to_keep == 0 else logits[:, -logits_to_keep:]
+
+    def arguments(self, position_ids: Tensor, cache: Cache, *, logits_to_keep: int) -> dict[str, Any]:
+        """What the forward is given besides the ids, as far as it takes it."""
         arguments: dict[str, Any] = {self._cache_argument: cache, "use_cache": True}
         if self.takes_positions:
             arguments["position_ids"] = position_ids
         if self._keeps_last_logits:
             arguments["logits_to_keep"] = logits_to_keep
-        with torch.inference_mode():
-            logits: Tensor = self.model(input_ids=input_ids, **arguments).logits
-        return logits if logits_to_keep == 0 else logits[:, -logits_to_keep:]
+        return arguments

@@ -69,6 +69,7 @@ class Engine:
         *,
         generator: torch.Generator | None = None,
         chunk_size: int = CHUNK_SIZE,
+        forward: Forward | None = None,
     ) -> None:
         self.cache = cache
         self.generator = generator if generator is not None else torch.Generator()
@@ -80,7 +81,7 @@ class Engine:
         self.logits: Tensor | None = None
         """(V,) of the last token that was fed"""
         self.model = model
-        self._forward = Forward(model)
+        self._forward = forward if forward is not None else Forward(model)
 
     @property
     def device(self) -> torch.device:

@@ -1,0 +1,175 @@
+"""From a model to its compiled decode step: another process compiles, the disk keeps it, the chat goes on meanwhile.
+
+Compiling takes half a minute of both cores, once for each model, machine and version. It is paused while the model
+reads or answers, so that it takes place while a person types or reads; only where nobody ever pauses, in a long
+pipe, it comes to its turn after `PATIENCE` seconds. A program that ends takes its compiler with it.
+"""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sinkchat.cache.ring import BLOCK, RingStorage
+from sinkchat.engine import compiler, sections
+from sinkchat.engine.acceleration import SectionedStep, Step
+from sinkchat.engine.compiler import PARTS, Order
+from sinkchat.engine.sections import decoder_layers, facts_of, tensors_of
+from sinkchat.engine.skeleton import packed
+from sinkchat.errors import CannotStream, SinkchatError
+from sinkchat.models.cachedir import cache_folder, is_whole, published
+
+PATIENCE = 30.0
+"""Seconds of answering during which a compiler waits."""
+
+_IDLE = 0.5
+"""seconds without a forward after which the machine counts as free"""
+
+
+class Compilation:
+    """A step that is compiled, or read from the disk, beside the chat. `state` says in words how far it is."""
+
+    def __init__(self, model: nn.Module, ring: RingStorage, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.step: Step | None = None
+        self.state = "compiling"
+        self._model, self._ring = model, ring
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._busy_until = 0.0
+        self._begun: float | None = None
+        self._done = threading.Event()
+
+    def begin(self) -> "Compilation":
+        """Starts the work, on a thread that ends with the program."""
+        threading.Thread(target=self._work, name="compilation", daemon=True).start()
+        return self
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Whether it is settled, one way or the other, within so many seconds."""
+        return self._done.wait(seconds)
+
+    def pause(self) -> None:
+        now = self._clock()
+        if self._begun is None:
+            self._begun = now
+        self._busy_until = now + _IDLE if now - self._begun < PATIENCE else 0.0
+
+    def refuse(self, reason: str) -> None:
+        self.step = None
+        self.state = f"not compiled: {reason}"
+
+    def _work(self) -> None:
+        try:
+            folder = step_folder(self._model, self._ring)
+            if not is_whole(folder):
+                with published(folder) as fresh:
+                    self._compile(fresh)
+            self.step = load_step(folder, self._model, self._ring)
+            self.state = "compiled"
+        except SinkchatError as error:
+            self.refuse(error.message)
+        except Exception as error:
+            # A compiler fails in as many ways as there are machines. The chat goes on without one, and says why.
+            self.refuse(f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}")
+        finally:
+            self._done.set()
+
+    def _compile(self, folder: Path) -> None:
+        """Has another process fill `folder`, in the times when nothing better is to be done."""
+        (blocks,) = self._ring.groups
+        held = (blocks.keys[0], blocks.values[0])
+        order = packed(Order(self._model, self._ring.bias, held, torch.get_num_threads()))
+        with tempfile.TemporaryFile() as told:
+            command = [sys.executable, "-m", compiler.__name__, str(folder)]
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=told, stderr=told, start_new_session=True
+            )
+            self._process = process
+            assert process.stdin is not None
+            with suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(len(order).to_bytes(8, "little") + order)
+                process.stdin.flush()
+                self._attend(process)
+            if process.wait():
+                told.seek(0)
+                lines = told.read().decode(errors="replace").strip().splitlines()
+                raise CannotStream(lines[-1] if lines else f"the compiler ended with {process.returncode}")
+
+    def _attend(self, process: "subprocess.Popen[bytes]") -> None:
+        """Stops the compiler while the model works, and lets it go on when it does not."""
+        is_stopped = False
+        while process.poll() is None:
+            must_stop = self._clock() < self._busy_until
+            if must_stop != is_stopped:
+                is_stopped = must_stop
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGSTOP if must_stop else signal.SIGCONT)
+            time.sleep(0.05)
+
+
+def step_folder(model: nn.Module, ring: RingStorage) -> Path:
+    """Where the compiled step of a model of this kind lies: for its shapes, this machine, these versions."""
+    owner, name = decoder_layers(model)
+    own = [sections, compiler, sys.modules["sinkchat.cache.step"]]
+    facts: list[Any] = [
+        facts_of(getattr(owner, name)[0]),
+        [(key, it.shape, it.dtype) for key, it in tensors_of(model).items()],
+        model.config.to_json_string(),  # type: ignore[union-attr]
+        ring.groups[0].keys.stride(),
+        ring.groups[0].values.stride(),
+        (torch.__version__, sys.modules["transformers"].__version__, sys.version),
+        (torch.get_num_threads(), torch.backends.cpu.get_cpu_capability(), _cpu_flags()),
+        [Path(str(module.__file__)).read_bytes() for module in own],
+    ]
+    key = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+    return cache_folder() / "compiled" / f"{type(model).__name__}-{key}"
+
+
+def _cpu_flags() -> str:
+    """What the CPU can do, as Linux tells it; compiled code is for this machine alone."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def load_step(folder: Path, model: nn.Module, ring: RingStorage) -> Step:
+    """The compiled step in `folder` over the weights of `model` and the slots of `ring`."""
+    with _one_thread_setting():
+        packages = {part: torch._inductor.aoti_load_package(str(folder / f"{part}.pt2")) for part in PARTS}
+    runs = {part: package.loader.run for part, package in packages.items()}
+    return SectionedStep(model, ring, **runs)
+
+
+@contextmanager
+def _one_thread_setting() -> Iterator[None]:
+    """Loading a package may set the number of threads; it stays what it was."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+
+def obstacle(model: nn.Module, ring: RingStorage) -> str | None:
+    """Why a step for `model` cannot be compiled here, as far as that is known before trying; None if it may go."""
+    if ring.bias.device.type != "cpu":
+        return f"no compiled step for {ring.bias.device.type}"
+    if len(ring.groups) != 1:
+        return "its layers hold keys of different kinds"
+    if ring.capacity < 2 * BLOCK:
+        return f"a cache of {ring.capacity} tokens is too small to gain by it"
+    return None
