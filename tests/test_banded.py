@@ -43,7 +43,7 @@ def read(stream, ids) -> torch.Tensor:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_band_gives_the_logits_of_the_engine_fed_one_by_one(family, turns_queries, agrees):
     name, config = FAMILIES[family]
-    model, ids = tiny_model(name, 3, **config), random_ids(6 * CAPACITY)
+    model, ids = tiny_model(name, 3, **config), random_ids(4 * CAPACITY)
     expected = logits_one_by_one(engine_for(model, EvictTokens(1), capacity=CAPACITY, pinned=PINNED), ids)
     got = read(banded(model, turns_queries=turns_queries), ids)
     assert (distance(got, expected) < 1e-5) is agrees, distance(got, expected)
@@ -51,7 +51,7 @@ def test_a_band_gives_the_logits_of_the_engine_fed_one_by_one(family, turns_quer
 
 @pytest.mark.parametrize("pinned", [0, 1, 10])
 def test_a_band_gives_the_logits_of_the_plain_reference(llama, pinned):
-    ids = random_ids(5 * CAPACITY)
+    ids = random_ids(3 * CAPACITY)
     expected = reference_logits(llama, ids, EvictTokens(1), capacity=CAPACITY, pinned=pinned)
     assert distance(read(banded(llama, pinned=pinned), ids), expected) < 1e-5
     other = reference_logits(llama, ids, EvictTokens(1), capacity=CAPACITY + 1, pinned=pinned)

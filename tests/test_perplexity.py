@@ -250,8 +250,9 @@ def test_dense_ends_where_positions_do():
 
 
 def test_a_model_that_cannot_stream_is_refused_before_anything_is_read():
-    with pytest.raises(CannotStream):
+    with pytest.raises(CannotStream) as refused:
         started(tiny_model("gpt2"), replace(PLAN, kinds=("dense", "window"), line_breaks=False))
+    assert refused.value.hint == "a model with rotary positions, or --methods dense"
 
 
 def test_a_cache_larger_than_the_trained_length_is_refused():

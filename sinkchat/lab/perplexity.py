@@ -181,9 +181,12 @@ class Readings:
 
     def prepare(self, methods: Sequence[Method]) -> list[str]:
         """Finds out what the methods need; what is worth saying of it. Raises where one cannot be."""
-        for method in methods:
-            if method.cache_size is not None and method.cache_size not in self._fits:
-                self._fits[method.cache_size] = self._fit(method.cache_size)
+        try:
+            for size in {method.cache_size for method in methods if method.cache_size is not None}:
+                self._fits[size] = self._fit(size)
+        except CannotStream as error:
+            hint = "a model with rotary positions, or --methods dense"
+            raise CannotStream(error.message, hint=hint) from error
         if any(method.line_breaks for method in methods):
             self._line_break = line_break_id(self._loaded.tokenizer)
         slow = {fit.why_not_banded for fit in self._fits.values()} - {""}

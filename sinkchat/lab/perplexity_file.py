@@ -90,7 +90,7 @@ class MeasurementFile:
             os.close(number)
             try:
                 save_file(tensors, name, metadata={"about": json.dumps(about)})
-                with open(name, "rb") as file:
+                with open(name, "r+b") as file:
                     os.fsync(file.fileno())
                 os.replace(name, self._path)
             except BaseException:
