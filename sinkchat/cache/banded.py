@@ -86,17 +86,6 @@ def _joined(*parts: KeysValues) -> KeysValues:
     )
 
 
-class BandedForward(Forward):
-    """A forward in which each token sees its part of a band."""
-
-    def banded(self, input_ids: Tensor, position_ids: Tensor, cache: Cache, band: Band) -> Tensor:
-        """Logits (1, T, V) of all tokens; `input_ids` and `position_ids` are (1, T). Raises `CannotBand`."""
-        arguments: dict[str, Any] = {self._cache_argument: cache, "position_ids": position_ids, "use_cache": True}
-        with torch.inference_mode(), banded(self.model):
-            logits: Tensor = self.model(input_ids=input_ids, band=band, **arguments).logits
-        return logits
-
-
 class BandedStream:
     """A model that reads a stream through a cache of `capacity` tokens, of which the first `pinned` never leave.
 
@@ -126,7 +115,7 @@ class BandedStream:
         self._base = 0
         self._layers = [BandLayer(layout) for layout in layouts]
         self._cache = Cache(layers=self._layers)
-        self._forward = BandedForward(model)
+        self._forward = Forward(model)
         self._position_limit, self._chunk_size = position_limit, chunk_size
 
     @property
@@ -169,13 +158,12 @@ class BandedStream:
     def _read(self, chunk: Sequence[int]) -> Tensor:
         self._rebase(len(chunk))
         first = self.seen - self._base
-        device = self._forward.device
-        logits = self._forward.banded(
-            torch.tensor([chunk], device=device),
-            torch.arange(first, first + len(chunk), device=device).unsqueeze(0),
-            self._cache,
-            self._band(len(chunk)),
-        )
+        model, device = self._forward.model, self._forward.device
+        positions = torch.arange(first, first + len(chunk), device=device).unsqueeze(0)
+        arguments = self._forward.arguments(positions, self._cache, logits_to_keep=0)
+        with torch.inference_mode(), banded(model):
+            input_ids = torch.tensor([chunk], device=device)
+            logits: Tensor = model(input_ids=input_ids, band=self._band(len(chunk)), **arguments).logits
         for layer in self._layers:
             if self.seen < self.pinned:
                 layer.pin()
