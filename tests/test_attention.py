@@ -158,6 +158,23 @@ def test_a_recording_leaves_the_model_as_it_was():
     assert recording == {}
 
 
+OTHER_FAMILIES = {
+    "falcon": {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2},
+    "mpt": {"d_model": 64, "n_heads": 4, "n_layers": 2},
+    "bloom": {"hidden_size": 64, "n_head": 4, "n_layer": 2},
+}
+
+
+@pytest.mark.parametrize("family", OTHER_FAMILIES)
+def test_models_that_know_no_attention_interface_show_theirs_too(family):
+    settings = OTHER_FAMILIES[family] | {"vocab_size": 260, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings)).eval()
+    shares = measured(model, passages(2, 16))
+    assert [len(shares.first), len(shares.first[0])] == [2, 4]
+    assert not shares.has_learned_sinks
+    assert all(sum(row) == pytest.approx(1, abs=1e-5) for layer in shares.maps for row in layer)
+
+
 def test_a_model_that_shows_no_attention_is_refused():
     with (
         recorded(MODEL, torch.Tensor.sum) as recording,

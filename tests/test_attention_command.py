@@ -226,14 +226,36 @@ def test_a_file_that_is_not_there_is_refused():
         text_of(["/nonexistent/book.txt"], io.BytesIO())
 
 
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ({"sinks": 9}, "the first 9 of 16 tokens leave too few"),
+        ({"sinks": 8, "cache_size": 16}, "8 sinks leave little window in a cache of 16"),
+    ],
+)
+def test_a_plan_that_shows_nothing_is_refused(plan, message):
+    from sinkchat.lab.attention_start import Plan
+
+    with pytest.raises(UsageError, match=message):
+        Plan(**plan)
+
+
 def test_a_tiny_model_goes_all_the_way():
     from sinkchat.lab.attention_start import Plan, start_with
     from sinkchat.models.loading import LoadedModel
 
     loaded = LoadedModel(tiny_model(), tiny_tokenizer(), "Tiny-1", "none", "float32", "cpu", 4096, ())
+    with pytest.raises(UsageError, match="--length 5,000 is more than the 4,096 positions Tiny-1 was trained on"):
+        start_with(loaded, Plan(length=5000), "")
     started = start_with(loaded, Plan(passages=40, cache_size=32), text_of([], io.BytesIO()))
     assert [shares.passages for shares in started.shares] == [16, 32, 40]
     assert started.evict().capacity == 32
+    refused = start_with(
+        replace(loaded, model=tiny_model("gpt2")), Plan(passages=9, cache_size=32), text_of([], None)
+    )
+    assert [shares.passages for shares in refused.shares] == [9]
+    with pytest.raises(CannotStream, match="learns absolute positions"):
+        refused.evict()
     short = start_with(loaded, Plan(cache_size=64), "It is a truth universally known.")
     with pytest.raises(InputError, match="the text has 32 tokens, which do not roll the window of a cache of 64"):
         short.evict()

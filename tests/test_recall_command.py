@@ -13,7 +13,7 @@ from sinkchat.chat.start import session_for
 from sinkchat.errors import InputError, UsageError
 from sinkchat.lab.recall import Answer, Plan
 from sinkchat.lab.recall_questions import Question, Reply, read_questions, score
-from sinkchat.lab.recall_start import Started, induction, replies, start_recall, start_with
+from sinkchat.lab.recall_start import Started, induction, replies, start_questions, start_recall, start_with
 from sinkchat.models.loading import LoadedModel
 from sinkchat.terminal.lab.recall import Asked, answer, measure
 
@@ -132,6 +132,11 @@ def test_the_induction_head_goes_all_the_way():
 def test_an_eviction_that_is_none_is_refused_before_a_model_is_built():
     with pytest.raises(UsageError, match="--evict never is not known"):
         start_recall("induction", {}, Plan(), cache_sizes=(64,), evict="never")
+
+
+def test_the_induction_head_is_not_asked_questions():
+    with pytest.raises(UsageError, match="knows its lines and no questions"):
+        start_questions("induction", {}, [ENTRY], memory=MemoryOptions(), max_tokens=5)
 
 
 QUESTIONS = b'{"question": "What is it?", "answer": "a whale"}\n'

@@ -118,7 +118,8 @@ def test_training_lowers_the_loss():
 
 def test_a_seed_decides_everything():
     def rows(seed):
-        return [event for event in compare(TEXT[:20_000], replace(TINY, seed=seed)) if isinstance(event, Row)]
+        events = compare(TEXT[:20_000], replace(TINY, steps=1, seed=seed), KINDS[:1])
+        return [event for event in events if isinstance(event, Row)]
 
     state = torch.random.get_rng_state()
     assert rows(1) == rows(1)

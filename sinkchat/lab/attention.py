@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from sinkchat.errors import UsageError
+
 SHALLOW = 2
 """Layers at the bottom that attend to what is near; sinks rule from here on (the paper's section 3.1)."""
 
@@ -48,6 +50,15 @@ class Shares:
     @property
     def has_learned_sinks(self) -> bool:
         return any(share > LEARNED for layer in self.learned for share in layer)
+
+
+def require_room(sinks: int, length: int) -> None:
+    """Raises `UsageError` where the first `sinks` tokens of a passage leave none that could look back at them."""
+    if not 1 <= sinks <= length // 2:
+        raise UsageError(
+            f"the first {sinks:,} of {length:,} tokens leave too few that look back at them",
+            hint=f"--sinks 1 to {length // 2}, or a larger --length",
+        )
 
 
 def mean_beyond(shares: ByHead, layer: int = SHALLOW) -> float:

@@ -13,8 +13,7 @@ from sinkchat.cache.probe import layer_shapes
 from sinkchat.cache.recorded import recorded
 from sinkchat.engine.engine import CHUNK_SIZE, Engine
 from sinkchat.engine.segment import Segment
-from sinkchat.errors import UsageError
-from sinkchat.lab.attention import MAPPED, ByHead, Shares, mean
+from sinkchat.lab.attention import MAPPED, ByHead, Shares, mean, require_room
 
 
 def measure(model: nn.Module, passages: Sequence[Sequence[int]], *, sinks: int = 4) -> Iterator[Shares]:
@@ -23,11 +22,7 @@ def measure(model: nn.Module, passages: Sequence[Sequence[int]], *, sinks: int =
     What is kept of a layer's weights is summed up as they are computed, `CHUNK_SIZE` queries at a time.
     """
     length = len(passages[0])
-    if not 1 <= sinks <= length // 2:
-        raise UsageError(
-            f"the first {sinks:,} of {length:,} tokens leave too few that look back at them",
-            hint=f"--sinks 1 to {length // 2}, or longer passages",
-        )
+    require_room(sinks, length)
     totals: list[_Sums] = []
     finished = 0
     with recorded(model, _summed(sinks, length)) as recording:

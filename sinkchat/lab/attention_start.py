@@ -6,8 +6,9 @@ from typing import Any
 
 from sinkchat.chat.options import MemoryOptions
 from sinkchat.chat.start import build_engine
-from sinkchat.errors import InputError
-from sinkchat.lab.attention import Shares, SinksEvicted
+from sinkchat.engine.engine import Engine
+from sinkchat.errors import CannotStream, InputError, UsageError
+from sinkchat.lab.attention import Shares, SinksEvicted, require_room
 from sinkchat.lab.attention_eviction import evict_sinks
 from sinkchat.lab.attention_measured import measure
 from sinkchat.lab.attention_text import encoded, passages_of
@@ -25,6 +26,14 @@ class Plan:
     sinks: int = 4
     cache_size: int = 256
     """of the cache that loses its sinks"""
+
+    def __post_init__(self) -> None:
+        require_room(self.sinks, self.length)
+        if self.sinks >= self.cache_size // 2:
+            raise UsageError(
+                f"{self.sinks:,} sinks leave little window in a cache of {self.cache_size:,}",
+                hint=f"--cache-size {4 * self.sinks}",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,13 @@ def start_attention(
 
 
 def start_with(loaded: LoadedModel, plan: Plan, text: str) -> Started:
-    """The experiments with a model that is loaded."""
+    """The experiments with a model that is loaded. Refuses at once what its positions do not allow."""
+    if loaded.max_length is not None and plan.length > loaded.max_length:
+        raise UsageError(
+            f"--length {plan.length:,} is more than the {loaded.max_length:,} positions {loaded.name} was trained on",
+            hint=f"--length {loaded.max_length}",
+        )
+    engine = _engine(loaded, plan)
     passages = passages_of(loaded.tokenizer, text, length=plan.length, count=plan.passages)
 
     def evict() -> SinksEvicted:
@@ -58,8 +73,17 @@ def start_with(loaded: LoadedModel, plan: Plan, text: str) -> Started:
                 f"the text has {len(ids):,} tokens, which do not roll the window of a cache of {plan.cache_size:,}",
                 hint=f"a longer text, or --cache-size {max(16, len(ids) // 2)}",
             )
-        block = str(max(1, plan.cache_size // 8))
-        engine = build_engine(loaded, MemoryOptions(cache_size=plan.cache_size, evict=block))
+        if isinstance(engine, CannotStream):
+            raise engine
         return evict_sinks(engine, ids, sinks=plan.sinks, decode=loaded.tokenizer.decode)
 
     return Started(loaded.name, len(passages), measure(loaded.model, passages, sinks=plan.sinks), evict)
+
+
+def _engine(loaded: LoadedModel, plan: Plan) -> Engine | CannotStream:
+    """The engine whose sinks will be evicted, or why there is none: the shares can be measured all the same."""
+    block = str(max(1, plan.cache_size // 8))
+    try:
+        return build_engine(loaded, MemoryOptions(cache_size=plan.cache_size, evict=block))
+    except CannotStream as error:
+        return error

@@ -8,6 +8,7 @@ from sinkchat.chat.events import PromptRead, TurnEnded
 from sinkchat.chat.options import MemoryOptions
 from sinkchat.chat.session import ChatSession
 from sinkchat.chat.start import build_engine, eviction_policy, session_for
+from sinkchat.errors import UsageError
 from sinkchat.lab.recall import Answer, Plan
 from sinkchat.lab.recall_induction import LineTokenizer
 from sinkchat.lab.recall_measured import stream_eval
@@ -73,6 +74,8 @@ def start_questions(
 ) -> tuple[str, Iterator[Reply]]:
     """The model's name, and its replies, greedy, in one conversation that forgets as every other does."""
     eviction_policy(memory)
+    if name == INDUCTION:
+        raise UsageError("the induction head knows its lines and no questions", hint="a chat model, such as smollm2")
     loaded = load_model(name, LoadOptions(**load), progress=progress)
     session = session_for(loaded, memory=memory, chat={"temperature": 0, "max_tokens": max_tokens})
     return loaded.name, replies(session, questions)
