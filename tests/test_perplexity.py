@@ -138,7 +138,7 @@ def test_a_model_that_cannot_be_read_in_bands_is_read_one_by_one():
 @pytest.mark.parametrize(
     ("family", "patience", "plan"),
     [
-        ("llama", 1, replace(PLAN, tokens=600, sinks=(0, 4))),
+        ("llama", 1, Plan(("dense", "recompute", "streaming"), cache_sizes=(CACHE,), tokens=600)),
         ("stablelm", 30, replace(PLAN, kinds=("streaming",), sinks=(4,), line_breaks=False)),
     ],
     ids=["in bands", "one by one"],

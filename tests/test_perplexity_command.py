@@ -134,7 +134,7 @@ def test_json_holds_every_figure_and_no_number_that_json_lacks():
                 Method("dense"), math.nan, 1, math.inf, 2, 640, 1.0, (Block(0, 10, math.inf, 2),), "out of memory"
             )
 
-    _, written, _ = run(Broken(), Asked(None, "book.txt", as_json=True))
+    _, written, _ = run(Broken(), Asked(None, "book.txt", Plan(), as_json=True))
     document = json.loads(written, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert document["subject"]["tokens"] == 640
     assert document["results"] == [

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from sinkchat.models.loading import LoadedModel
 
 _FORM = 1
 _SAMPLES = 16
-"""numbers of each parameter that tell one model from another"""
+"""numbers of each tensor that tell one model from another"""
 
 
 class Nowhere:
@@ -141,10 +142,10 @@ def identity_of(loaded: LoadedModel, ids: Sequence[int], *, first: int, every: i
 
 
 def _fingerprint(model: nn.Module) -> str:
-    """Stands for the weights: the names and shapes of all, and some numbers of each."""
+    """Stands for the weights: the names and shapes of all, and some numbers of each; buffers may be weights too."""
     digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        flat = parameter.detach().reshape(-1)
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        flat = tensor.detach().reshape(-1)
         some = flat[:: max(1, len(flat) // _SAMPLES)][:_SAMPLES]
-        digest.update(f"{name} {tuple(parameter.shape)} {some.cpu().tolist()}\n".encode())
+        digest.update(f"{name} {tuple(tensor.shape)} {some.cpu().tolist()}\n".encode())
     return digest.hexdigest()

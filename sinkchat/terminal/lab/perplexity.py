@@ -1,4 +1,7 @@
-"""`sinkchat perplexity`: its options, and the run of it. What is measured is in `lab/perplexity.py`."""
+"""`sinkchat perplexity`: its options, and the run of it. What is measured is in `lab/perplexity.py`.
+
+What only a measurement needs is imported where it runs, so that all other help pages stay as quick as they are.
+"""
 
 import math
 from collections.abc import Callable, Generator, Mapping
@@ -10,19 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, 
 import typer
 
 from sinkchat.errors import ExitStatus, UsageError
-from sinkchat.lab.perplexity_plan import KINDS, Plan
-from sinkchat.lab.perplexity_scores import Progress, Result, Subject
 from sinkchat.terminal.asked import options
 from sinkchat.terminal.asked.request import load_options_for
 from sinkchat.terminal.environment import Environment
 from sinkchat.terminal.lab.options import Plot, Text, measuring
-from sinkchat.terminal.lab.perplexity_table import in_progress, write_results
 from sinkchat.terminal.screen import Beside, Screen
 from sinkchat.terminal.signals import Interrupts, leaving_on_signals
 from sinkchat.terminal.table import write_json
 
 if TYPE_CHECKING:
     from sinkchat.lab.perplexity import Started
+    from sinkchat.lab.perplexity_plan import Plan
+    from sinkchat.lab.perplexity_scores import Progress, Result, Subject
 
 Action: TypeAlias = Callable[[], ExitStatus]
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
@@ -42,7 +44,7 @@ class Asked:
 
     model: str | None
     text: str
-    plan: Plan = field(default_factory=Plan)
+    plan: "Plan"
     load: Mapping[str, Any] = field(default_factory=dict)
     resume: Path | None = None
     plot: Path | None = None
@@ -98,6 +100,8 @@ def perplexity(
     as_json: Annotated[bool, options.Json] = False,
 ) -> Action:
     """Measure how well a long text is foreseen: with everything kept, with a window, read afresh, with sinks."""
+    from sinkchat.lab.perplexity_plan import Plan
+
     environment = cast(Environment, context.obj.environment)
     if text is None:
         raise UsageError("there is no text to measure on", hint="--text FILE, such as a book")
@@ -145,8 +149,11 @@ def measure(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStat
     return ExitStatus.INTERRUPTED
 
 
-def _follow(started: "Started", results: list[Result], beside: Screen, environment: Environment) -> bool:
+def _follow(started: "Started", results: "list[Result]", beside: Screen, environment: Environment) -> bool:
     """Adds what comes to `results`, of the method under way what it came to so far; whether Ctrl-C stopped it."""
+    from sinkchat.lab.perplexity_scores import Result
+    from sinkchat.terminal.lab.perplexity_table import in_progress
+
     is_stopped = False
 
     def stop() -> None:
@@ -154,7 +161,7 @@ def _follow(started: "Started", results: list[Result], beside: Screen, environme
         is_stopped = True
 
     latest: Result | None = None
-    events = cast(Generator[Progress | Result, None, None], started.events)
+    events = cast("Generator[Progress | Result, None, None]", started.events)
     try:
         with leaving_on_signals(), Interrupts(stop, clock=environment.clock) as interrupts, closing(events):
             for event in interrupts.steps(events):
@@ -172,7 +179,7 @@ def _follow(started: "Started", results: list[Result], beside: Screen, environme
     return is_stopped
 
 
-def _tell(environment: Environment, asked: Asked, subject: Subject, results: list[Result]) -> None:
+def _tell(environment: Environment, asked: Asked, subject: "Subject", results: "list[Result]") -> None:
     try:
         if asked.plot is not None:
             from sinkchat.lab.perplexity_plot import draw
@@ -183,6 +190,8 @@ def _tell(environment: Environment, asked: Asked, subject: Subject, results: lis
             record = {"subject": asdict(subject), "results": [result.as_record() for result in results]}
             write_json(_finite(record), environment.stdout)
         else:
+            from sinkchat.terminal.lab.perplexity_table import write_results
+
             write_results(subject, results, environment)
 
 
@@ -196,6 +205,8 @@ def _finite(value: Any) -> Any:
 
 
 def _kinds(texts: list[str] | None) -> tuple[str, ...] | None:
+    from sinkchat.lab.perplexity_plan import KINDS
+
     if not texts:
         return None
     words = _words(texts)
