@@ -121,6 +121,16 @@ def test_plain_signs_stand_in_for_bars_where_the_encoding_lacks_them():
     assert written == TABLE.replace(" · ", " | ").translate(str.maketrans("·▁▂▃▄▅▆▇█", "-_.:=+*#@"))
 
 
+def test_noise_is_not_drawn_large():
+    class Level(ScriptedLab):
+        def _events(self, plan):
+            blocks = tuple(Block(at, at + 10, 2.0 + at % 20 / 1000, 1) for at in range(0, 640, 10))
+            yield Result(Method("dense"), 7.4, 1, 7.4, 64, 640, 1.0, blocks)
+
+    _, written, _ = run(Level(), ASKED)
+    assert "▁" * 32 + "\n\nalong the text: ▁ is 7.43, █ is 29.70, on a logarithmic scale\n" in written
+
+
 def test_sentences_stand_in_place_of_pictures():
     _, written, _ = run(ScriptedLab(), ASKED, variables={"ACCESSIBLE": "1"})
     assert not set(written) & set("▁▂▃▄▅▆▇█")

@@ -9,6 +9,9 @@ from sinkchat.terminal.sanitize import one_line
 from sinkchat.terminal.table import write_table
 
 CELLS = 32
+LEAST_RATIO = 4
+"""between the perplexities of the highest and the lowest bar: noise is not drawn large"""
+
 _BARS, _PLAIN_BARS = "·▁▂▃▄▅▆▇█", "-_.:=+*#@"
 """the first one where nothing was scored, the others from low to high"""
 
@@ -75,7 +78,8 @@ class Pictures:
     def __init__(self, tokens: int, results: Sequence[Result], bars: str) -> None:
         self._tokens, self._nothing, self._bars = tokens, bars[0], bars[1:]
         heights = [height for result in results for height in self._heights(result) if height is not None]
-        self._low, self._high = (min(heights), max(heights)) if heights else (0.0, 0.0)
+        self._low = min(heights, default=0.0)
+        self._high = max(self._low + math.log(LEAST_RATIO), *heights) if heights else self._low
 
     @property
     def scale(self) -> str:
