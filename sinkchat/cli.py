@@ -51,7 +51,7 @@ def start_with_model(request: Request, progress: Callable[[str], None]) -> Conve
     name = DEFAULT_MODEL if request.model is None else request.model
     session = start_session(
         name,
-        load=LoadOptions(**request.load),
+        load=LoadOptions(**{"compile": True, **request.load}),
         memory=request.memory,
         chat=request.chat,
         sources=request.sources,
@@ -160,6 +160,7 @@ def run(
     offline: Annotated[bool, options.Offline] = False,
     trust_remote_code: Annotated[bool, options.TrustRemoteCode] = False,
     chat_template: Annotated[str | None, options.Template] = None,
+    no_compile: Annotated[bool, options.NoCompile] = False,
     temperature: Annotated[str | None, options.Temperature] = None,
     top_p: Annotated[str | None, options.TopP] = None,
     top_k: Annotated[str | None, options.TopK] = None,

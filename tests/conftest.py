@@ -5,9 +5,12 @@ Imports stand inside the fixtures, so that tests without a model do not wait for
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
+
+os.environ["SINKCHAT_NO_COMPILE"] = "1"  # programs that a test starts; those that compile say so
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

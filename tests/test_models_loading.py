@@ -76,6 +76,7 @@ def test_what_is_loaded_is_described(folder: Path) -> None:
         "device": "cpu",
         "max_length": 4096,
         "notes": (),
+        "compiles": False,
     }
     assert loaded.tokenizer.chat_template == CHATML
     assert said == ["loading tiny-llama"]

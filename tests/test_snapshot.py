@@ -12,7 +12,7 @@ from test_changes import everything
 from test_session import CARD, ended
 from tiny import tiny_model, tiny_tokenizer
 
-from sinkchat.cache.layers import KeysValues
+from sinkchat.cache.storage import KeysValues
 from sinkchat.cache.policy import EvictMessages, EvictTokens
 from sinkchat.chat.options import ChatOptions
 from sinkchat.chat.session import ChatSession

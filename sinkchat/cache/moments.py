@@ -6,7 +6,7 @@ A *snapshot* copies all that is held, and so survives whatever is done to the ca
 
 from dataclasses import dataclass, field
 
-from sinkchat.cache.layers import KeysValues
+from sinkchat.cache.storage import KeysValues
 
 
 @dataclass(slots=True)

@@ -57,16 +57,16 @@ class Blocks:
         values = self.values.new_empty(layers, heads, count, self.values.shape[-1])
         for row, (block, lane) in _pieces(runs):
             rows = (block.stop - block.start, lane.stop - lane.start)
-            keys[:, :, row].unflatten(2, rows).copy_(self.keys[:, block, :, :, lane].permute(0, 2, 1, 4, 3))
-            values[:, :, row].unflatten(2, rows).copy_(self.values[:, block, :, lane].transpose(1, 2))
+            _in_blocks(keys[:, :, row], rows).copy_(self.keys[:, block, :, :, lane].permute(0, 2, 1, 4, 3))
+            _in_blocks(values[:, :, row], rows).copy_(self.values[:, block, :, lane].transpose(1, 2))
         return KeysValues(keys, values)
 
     def write(self, runs: Sequence[tuple[int, int]], tokens: KeysValues) -> None:
         """Puts `tokens` into the slots of all `runs`."""
         for row, (block, lane) in _pieces(runs):
             rows = (block.stop - block.start, lane.stop - lane.start)
-            self.keys[:, block, :, :, lane] = tokens.keys[:, :, row].unflatten(2, rows).permute(0, 2, 1, 4, 3)
-            self.values[:, block, :, lane] = tokens.values[:, :, row].unflatten(2, rows).transpose(1, 2)
+            self.keys[:, block, :, :, lane] = _in_blocks(tokens.keys[:, :, row], rows).permute(0, 2, 1, 4, 3)
+            self.values[:, block, :, lane] = _in_blocks(tokens.values[:, :, row], rows).transpose(1, 2)
 
 
 class RingLayer(CacheLayerMixin):
@@ -106,7 +106,7 @@ class RingStorage:
 
     def __init__(self, layouts: Sequence[LayerLayout], capacity: int) -> None:
         self.capacity = capacity
-        self.held = 0
+        self._held = 0
         self.reach = 0
         """blocks, from the first on, in which anything was ever written in this stream"""
         self._pinned = 0
@@ -126,6 +126,10 @@ class RingStorage:
     def nbytes(self) -> int:
         return sum(blocks.nbytes for blocks in self.groups)
 
+    @property
+    def held(self) -> int:
+        return self._held
+
     def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
         """The runs of slots in which the ranks `[start, stop)` lie, in the order of the ranks."""
         pinned, length = self._pinned, self.capacity - self._pinned
@@ -139,23 +143,23 @@ class RingStorage:
 
     def clear(self, pinned: int) -> None:
         self._pinned = pinned
-        self._start = self.held = self.reach = 0
+        self._start = self._held = self.reach = 0
         self.bias.fill_(-torch.inf)
 
     def append(self, count: int) -> None:
         runs = self.runs(self.held, self.held + count)
         self._mark(runs, 0.0)
-        self.held += count
+        self._held += count
         self.reach = max([self.reach, *(-(-stop // BLOCK) for _, stop in runs)])
 
     def cut(self, count: int) -> None:
         self._mark(self.runs(self.held - count, self.held), -torch.inf)
-        self.held -= count
+        self._held -= count
 
     def drop(self, count: int) -> None:
         self._mark(self.runs(self._pinned, self._pinned + count), -torch.inf)
         self._start = (self._start + count) % (self.capacity - self._pinned)
-        self.held -= count
+        self._held -= count
 
     def read(self, start: int, stop: int) -> list[KeysValues]:
         return [blocks.read(self.runs(start, stop)) for blocks in self.groups]
@@ -181,6 +185,12 @@ class RingStorage:
         flat = self.bias.view(-1)
         for start, stop in runs:
             flat[start:stop] = bias
+
+
+def _in_blocks(tokens: Tensor, rows: tuple[int, int]) -> Tensor:
+    """A view (N, H, blocks, lanes, D) of `tokens` (N, H, T, D)."""
+    view: Tensor = torch.unflatten(tokens, 2, rows)
+    return view
 
 
 def _pieces(runs: Sequence[tuple[int, int]]) -> Iterator[tuple[slice, tuple[slice, slice]]]:

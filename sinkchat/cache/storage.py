@@ -31,8 +31,9 @@ class KeysValues:
 class Storage(Protocol):
     """Buffers for all layers, allocated once. Lists of tokens are by group of alike layers, as `read` gives them."""
 
-    held: int
-    """tokens that are held: ranks 0 to `held`"""
+    @property
+    def held(self) -> int:
+        """Tokens that are held: ranks 0 to `held`."""
 
     @property
     def nbytes(self) -> int:

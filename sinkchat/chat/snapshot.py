@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from sinkchat.cache.layers import KeysValues
+from sinkchat.cache.storage import KeysValues
 from sinkchat.cache.moments import Snapshot
 from sinkchat.chat.options import ModelCard
 from sinkchat.chat.outline import Outline

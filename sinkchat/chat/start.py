@@ -8,10 +8,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 from sinkchat.cache.cache import SinkCache
+from sinkchat.cache.layers import ContiguousStorage
 from sinkchat.cache.policy import EvictionPolicy, EvictMessages, EvictNothing, EvictTokens
 from sinkchat.cache.probe import LayerLayout, layer_shapes, probe, shift_test
+from sinkchat.cache.ring import RingStorage
 from sinkchat.chat.options import DEFAULT_CACHE_SIZE, ChatOptions, MemoryOptions, ModelCard
 from sinkchat.chat.session import ChatSession
+from sinkchat.engine.acceleration import AcceleratedForward
+from sinkchat.engine.compilation import Compilation, obstacle
 from sinkchat.engine.engine import Engine
 from sinkchat.errors import UsageError
 from sinkchat.models.families import Limits, limits_of
@@ -69,7 +73,11 @@ def session_for(
 
 def build_engine(loaded: LoadedModel, memory: MemoryOptions) -> Engine:
     """The model and a cache of the size and policy asked for, without text. Refuses what cannot stream."""
-    return Engine(loaded.model, build_cache(loaded, memory))
+    cache = build_cache(loaded, memory)
+    if isinstance(cache.storage, RingStorage):
+        source = Compilation(loaded.model, cache.storage).begin()
+        return Engine(loaded.model, cache, forward=AcceleratedForward(loaded.model, cache.storage, source))
+    return Engine(loaded.model, cache)
 
 
 def build_cache(loaded: LoadedModel, memory: MemoryOptions) -> SinkCache:
@@ -79,13 +87,15 @@ def build_cache(loaded: LoadedModel, memory: MemoryOptions) -> SinkCache:
     if isinstance(policy, EvictNothing):
         layouts = layer_shapes(loaded.model, name=loaded.name)
         capacity = _capacity(memory, limits, layouts, loaded.name)
-        return SinkCache(layouts, policy, capacity=capacity, pinned=0, position_limit=capacity)
+        storage = _storage(loaded, layouts, capacity)
+        return SinkCache(layouts, policy, capacity=capacity, pinned=0, position_limit=capacity, storage=storage)
     trained = limits.trained or DEFAULT_CACHE_SIZE
     layouts = probe(loaded.model, position_limit=min(trained, limits.positions(trained)), name=loaded.name)
     capacity = _capacity(memory, limits, layouts, loaded.name)
     position_limit = limits.positions(capacity)
     shift_test(loaded.model, last_position=position_limit - 1, name=loaded.name)
-    return SinkCache(layouts, policy, capacity=capacity, pinned=0, position_limit=position_limit)
+    storage = _storage(loaded, layouts, capacity)
+    return SinkCache(layouts, policy, capacity=capacity, pinned=0, position_limit=position_limit, storage=storage)
 
 
 def eviction_policy(memory: MemoryOptions) -> EvictionPolicy:
@@ -101,6 +111,15 @@ def eviction_policy(memory: MemoryOptions) -> EvictionPolicy:
     if memory.evict.isdecimal():
         return EvictTokens(int(memory.evict))
     raise UsageError(f"--evict {memory.evict} is not known", hint="--evict turn, token, or a number of tokens")
+
+
+def _storage(
+    loaded: LoadedModel, layouts: tuple[LayerLayout, ...], capacity: int
+) -> type[RingStorage] | type[ContiguousStorage]:
+    """The layout of the cache: a ring where a compiled step will read it, else the one that needs no mask."""
+    if loaded.compiles and obstacle(layouts, capacity) is None:
+        return RingStorage
+    return ContiguousStorage
 
 
 def _capacity(memory: MemoryOptions, limits: Limits, layouts: tuple[LayerLayout, ...], name: str) -> int:

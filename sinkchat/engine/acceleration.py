@@ -106,7 +106,9 @@ class AcceleratedForward(Forward):
         self._ring = ring
         self._unproven = PROOFS
 
-    def __call__(self, input_ids: Tensor, position_ids: Tensor, cache: SinkCache, *, logits_to_keep: int = 1) -> Tensor:
+    def __call__(
+        self, input_ids: Tensor, position_ids: Tensor, cache: SinkCache, *, logits_to_keep: int = 1
+    ) -> Tensor:
         step = self.source.step if input_ids.shape[1] == logits_to_keep == 1 else None
         if step is None:
             self.source.pause()

@@ -13,15 +13,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from shutil import which
+from typing import Any, cast
 
 import torch
 from torch import nn
 
+from sinkchat.cache.probe import LayerLayout
 from sinkchat.cache.ring import BLOCK, RingStorage
+from sinkchat.cache.storage import alike_layers
 from sinkchat.engine import compiler, sections
 from sinkchat.engine.acceleration import SectionedStep, Step
 from sinkchat.engine.compiler import PARTS, Order
@@ -45,7 +48,6 @@ class Compilation:
         self.state = "compiling"
         self._model, self._ring = model, ring
         self._clock = clock
-        self._process: subprocess.Popen[bytes] | None = None
         self._busy_until = 0.0
         self._begun: float | None = None
         self._done = threading.Event()
@@ -92,10 +94,12 @@ class Compilation:
         order = packed(Order(self._model, self._ring.bias, held, torch.get_num_threads()))
         with tempfile.TemporaryFile() as told:
             command = [sys.executable, "-m", compiler.__name__, str(folder)]
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=told, stderr=told, start_new_session=True
+            # A group of its own, so that it can be stopped with all it has started; in our session, so that the
+            # kernel ends it, even stopped, when we are gone. Before Python 3.11 only a session can be asked for.
+            group: dict[str, Any] = (
+                {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
             )
-            self._process = process
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=told, stderr=told, **group)
             assert process.stdin is not None
             with suppress(BrokenPipeError), process.stdin:
                 process.stdin.write(len(order).to_bytes(8, "little") + order)
@@ -121,11 +125,12 @@ class Compilation:
 def step_folder(model: nn.Module, ring: RingStorage) -> Path:
     """Where the compiled step of a model of this kind lies: for its shapes, this machine, these versions."""
     owner, name = decoder_layers(model)
+    layers: nn.ModuleList = getattr(owner, name)
     own = [sections, compiler, sys.modules["sinkchat.cache.step"]]
     facts: list[Any] = [
-        facts_of(getattr(owner, name)[0]),
+        facts_of(layers[0]),
         [(key, it.shape, it.dtype) for key, it in tensors_of(model).items()],
-        model.config.to_json_string(),  # type: ignore[union-attr]
+        cast(Any, model).config.to_json_string(),
         ring.groups[0].keys.stride(),
         ring.groups[0].values.stride(),
         (torch.__version__, sys.modules["transformers"].__version__, sys.version),
@@ -164,12 +169,20 @@ def _one_thread_setting() -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-def obstacle(model: nn.Module, ring: RingStorage) -> str | None:
-    """Why a step for `model` cannot be compiled here, as far as that is known before trying; None if it may go."""
-    if ring.bias.device.type != "cpu":
-        return f"no compiled step for {ring.bias.device.type}"
-    if len(ring.groups) != 1:
-        return "its layers hold keys of different kinds"
-    if ring.capacity < 2 * BLOCK:
-        return f"a cache of {ring.capacity} tokens is too small to gain by it"
+def obstacle(layouts: Sequence[LayerLayout], capacity: int) -> str | None:
+    """Why no decode step can be compiled for such a cache here; None where nothing is in the way so far."""
+    device = layouts[0].device.type
+    if device != "cpu":
+        return f"on {device} nothing is compiled"
+    if len(alike_layers(layouts)) != 1:
+        return "its layers keep keys of different kinds"
+    if capacity < 2 * BLOCK:
+        return f"a cache of {capacity} tokens gains nothing by it"
+    if cxx_compiler() is None:
+        return "there is no C++ compiler (g++ or clang++)"
     return None
+
+
+def cxx_compiler() -> str | None:
+    """The program that compiles C++ here: the one that CXX names, else g++ or clang++."""
+    return next((path for name in (os.environ.get("CXX"), "g++", "clang++") if name and (path := which(name))), None)

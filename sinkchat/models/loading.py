@@ -61,6 +61,8 @@ class LoadOptions:
     chat_template: Path | None = None
     needs_template: bool = True
     """False for measurements on base models, which have none"""
+    compile: bool = False
+    """compile the decode step beside the chat, where that can be"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class LoadedModel:
     """positions it was trained on, where its configuration says so"""
     notes: tuple[str, ...]
     """sentences worth saying at the start"""
+    compiles: bool = False
+    """whether its decode step is to be compiled"""
 
 
 def load_model(
@@ -119,6 +123,7 @@ def load_model(
         device=str(device),
         max_length=trained_length(config),
         notes=(*located.notes, *why),
+        compiles=options.compile,
     )
 
 

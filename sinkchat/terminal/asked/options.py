@@ -87,6 +87,7 @@ Quant = _option("--quant", None, MODEL, "Quantisation; what auto chose is printe
 Dtype = _option("--dtype", None, MODEL, "Precision of the weights that are not quantised.")
 Device = _option("--device", "auto|cuda[:N]|mps|cpu", MODEL, "Where the model runs.")
 Revision = _option("--revision", "NAME", MODEL, "Branch, tag or commit on the Hub.")
+NoCompile = _option("--no-compile", None, MODEL, "Decode by the model's own code, slower, with nothing compiled.")
 Offline = _option("--offline", None, MODEL, "Use only what is on this machine.")
 TrustRemoteCode = _option("--trust-remote-code", None, MODEL, "Run code that comes with the model.")
 Template = _option("--chat-template", "FILE", MODEL, "A Jinja template in place of the model's own.")

@@ -151,6 +151,8 @@ def run_options_for(chosen: Mapping[str, Chosen], *, accessible: bool) -> RunOpt
 def load_options_for(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
     """The fields of `LoadOptions` that were given."""
     options = _picked(chosen, LOAD_OPTIONS)
+    if _value(chosen, "no_compile"):
+        options["compile"] = False
     if (template := chosen.get("chat_template")) is not None:
         options["chat_template"] = Path(template.value)
     return options
