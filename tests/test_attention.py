@@ -1,5 +1,7 @@
 """Where attention goes: every share against a plain computation, and a control that must fail."""
 
+import io
+
 import pytest
 import torch
 from reference import rotary_generator
@@ -15,6 +17,7 @@ from sinkchat.errors import CannotStream, UsageError
 from sinkchat.lab.attention import mean_beyond
 from sinkchat.lab.attention_eviction import evict_sinks
 from sinkchat.lab.attention_measured import measure
+from sinkchat.lab.attention_text import passages_of, text_of
 
 MODEL = tiny_model("llama", 3)
 LONG = CHUNK_SIZE + 44
@@ -238,3 +241,12 @@ def test_nothing_evicted_is_no_divergence():
 def test_a_text_that_does_not_roll_the_window_is_refused():
     with pytest.raises(UsageError, match="24 tokens do not roll the window of a cache of 24"):
         evict_sinks(engine_for(MODEL, capacity=24), random_ids(24))
+
+
+@pytest.mark.model
+def test_smollm2_gives_most_of_its_attention_to_token_0_from_its_third_layer_on(smollm2):
+    ids = passages_of(smollm2.tokenizer, text_of([], io.BytesIO()), length=16, count=32)
+    shares = measured(smollm2.model, ids)
+    assert mean_beyond(shares.first) > 0.6 > shares.even + 0.25
+    assert mean_beyond(shares.token_0) > 0.5 > 6 * shares.even_0
+    assert max(share for layer in shares.token_0[:2] for share in layer) < 0.2

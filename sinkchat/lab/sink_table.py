@@ -10,14 +10,14 @@ SINKS = (0, 1, 2, 4)
 class Plan:
     """How three models are trained, alike, and measured. The defaults take a few minutes on two CPU cores."""
 
-    steps: int = 600
-    length: int = 128
+    steps: int = 1_000
+    length: int = 64
     """bytes of a passage, and tokens of the cache afterwards"""
     batch: int = 16
-    layers: int = 4
+    layers: int = 3
     heads: int = 4
-    width: int = 128
-    rate: float = 3e-3
+    width: int = 64
+    rate: float = 5e-3
     streams: int = 16
     """texts that are read at once, each four times the cache"""
     seed: int = 0

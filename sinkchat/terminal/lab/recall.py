@@ -30,6 +30,7 @@ Subject = typer.Argument(
     metavar="MODEL",
     rich_help_panel="Arguments",
     help="As for run; or induction, a model built by hand that recalls all it remembers.",
+    envvar="SINKCHAT_MODEL",
     show_default=False,
     show_envvar=False,
 )
