@@ -4,7 +4,8 @@ Every cell carries its number too, so that nothing depends on colour: a percenta
 the tenths. At 80 columns 18 heads have percentages and 56 a cell each; of more, neighbours share one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 from rich.console import Console
 from rich.text import Text
@@ -30,13 +31,19 @@ def write_report(report: Report, environment: Environment, color: ColorChoice = 
         file=stdout,
         width=width,
         force_terminal=colored,
-        color_system="auto" if colored else None,
+        color_system=_colors(environment.variables) if colored else None,
         no_color=not colored,
         legacy_windows=False,
-        _environ=environment.variables,
     )
     for line in _report_lines(report, width, bar="█" if environment.is_unicode(stdout) else "#"):
         console.print(line, soft_wrap=True)
+
+
+def _colors(variables: Mapping[str, str]) -> Literal["truecolor", "256", "standard"]:
+    """How many the terminal has, by what it says of itself."""
+    if variables.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
+        return "truecolor"
+    return "256" if "256color" in variables.get("TERM", "") else "standard"
 
 
 def _report_lines(report: Report, width: int, bar: str) -> Iterator[Text]:
