@@ -32,6 +32,7 @@ from sinkchat.terminal.asked.request import (
 )
 from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.environment import ColorChoice, Environment, silence
+from sinkchat.terminal.lab.commands import register
 from sinkchat.terminal.loading import leave_at_once, load_is_running
 from sinkchat.terminal.screen import Beside
 from sinkchat.terminal.told import as_told
@@ -153,7 +154,7 @@ def run(
     policy: Annotated[Literal["sink", "window", "dense"] | None, options.Policy] = None,
     system: Annotated[str | None, options.System] = None,
     system_file: Annotated[str | None, options.SystemFile] = None,
-    quant: Annotated[Literal["auto", "none", "nf4", "fp4", "int8", "int4"] | None, options.Quant] = None,
+    quant: Annotated[options.QuantName | None, options.Quant] = None,
     dtype: Annotated[Dtype | None, options.Dtype] = None,
     device: Annotated[str | None, options.Device] = None,
     revision: Annotated[str | None, options.Revision] = None,
@@ -293,3 +294,4 @@ def pull(
 
 
 app.add_typer(session_commands.app, name="sessions")
+register(app)

@@ -62,5 +62,8 @@ class Forward:
         if self.takes_positions:
             arguments["position_ids"] = position_ids
         if self._keeps_last_logits:
-            arguments["logits_to_keep"] = logits_to_keep
+            # As indices: of a slice of the tokens the head makes a product for which a CPU copies all its weights.
+            count = position_ids.shape[1]
+            chosen = torch.arange(count - logits_to_keep, count, device=position_ids.device)
+            arguments["logits_to_keep"] = chosen if 0 < logits_to_keep < count else logits_to_keep
         return arguments

@@ -2,11 +2,14 @@
 
 A decode step changes nothing: the new token's key and value are handed out, not written, so a step is a pure
 function of tensors at fixed addresses. Compilers and graphs like that, and a step that fails leaves no trace.
+A compiled section asks for one layer at a time (`StepCache`), a whole model for all of them (`StepStack`).
 
 The scores are those of flash-decoding (blocks, a common maximum, one division at the end). Grouped-query heads of
 one KV head read its keys once.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +21,9 @@ from sinkchat.errors import CannotStream
 
 IMPLEMENTATION = "sinkchat_step"
 """The name under which transformers' attention finds `attend`."""
+
+_CHOICE = "_attn_implementation"
+"""Where a configuration says which attention its layers use; a parent's choice passes down to its parts."""
 
 _REFUSED = ("sliding_window", "s_aux", "position_bias", "alibi")
 """What a layer may ask of its attention and does not get here."""
@@ -35,22 +41,29 @@ class Held(NamedTuple):
 
 
 class StepLayer(CacheLayerMixin):
-    """One layer of the ring as one new token sees it. `new` is its key and value afterwards."""
+    """One layer of the ring as one new token sees it."""
 
     is_sliding = False
 
     def __init__(self, keys: Tensor, values: Tensor, bias: Tensor) -> None:
         super().__init__()
         self.keys, self.values = keys, values
-        self.new: tuple[Tensor, Tensor] | None = None
         self.is_initialized = True
         self._bias = bias
+        self._new: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def new(self) -> tuple[Tensor, Tensor]:
+        """Key and value (1, H, 1, D) that the layer made. Raises CannotStream where it made none."""
+        if self._new is None:
+            raise CannotStream("a layer kept no key and no value of its own")
+        return self._new
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """The buffers exist from the start."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Held, Held]:
-        self.new = key_states, value_states
+        self._new = key_states, value_states
         return Held(key_states, self.keys, self._bias), Held(value_states, self.values, self._bias)
 
     def get_seq_length(self) -> int:
@@ -79,10 +92,34 @@ class StepCache(Cache):
     @property
     def new(self) -> tuple[Tensor, Tensor]:
         """Key and value (1, H, 1, D) that the layer made. Raises CannotStream where it made none."""
-        new: tuple[Tensor, Tensor] | None = self.layers[0].new
-        if new is None:
-            raise CannotStream("a layer kept no key and no value of its own")
+        new: tuple[Tensor, Tensor] = self.layers[0].new
         return new
+
+
+class StepStack(Cache):
+    """All layers of a model, each by its index. `held` are the keys and values of each in the ring."""
+
+    def __init__(self, held: Sequence[tuple[Tensor, Tensor]], bias: Tensor) -> None:
+        super().__init__(layers=[StepLayer(keys, values, bias) for keys, values in held])
+
+    def new(self, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """New keys and values (N, H, 1, D) of N layers that are alike. Raises CannotStream where one made none."""
+        keys, values = zip(*(self.layers[index].new for index in layers), strict=True)
+        return torch.cat(keys), torch.cat(values)
+
+
+@contextmanager
+def stepping(model: nn.Module) -> Iterator[None]:
+    """Within this context the layers of `model` attend by `attend`; behind it as before, whatever happened."""
+    configs = [config for module in model.modules() if hasattr(config := getattr(module, "config", None), _CHOICE)]
+    before = [(config, getattr(config, _CHOICE)) for config in {id(config): config for config in configs}.values()]
+    try:
+        for config, _ in before:
+            setattr(config, _CHOICE, IMPLEMENTATION)
+        yield
+    finally:
+        for config, choice in before:
+            setattr(config, _CHOICE, choice)
 
 
 def attend(

@@ -22,8 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from sinkchat.cache.storage import KeysValues
 from sinkchat.cache.moments import Snapshot
+from sinkchat.cache.storage import KeysValues
 from sinkchat.chat.options import ModelCard
 from sinkchat.chat.outline import Outline
 from sinkchat.engine.engine import Engine, Image

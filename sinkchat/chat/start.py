@@ -14,9 +14,10 @@ from sinkchat.cache.probe import LayerLayout, layer_shapes, probe, shift_test
 from sinkchat.cache.ring import RingStorage
 from sinkchat.chat.options import DEFAULT_CACHE_SIZE, ChatOptions, MemoryOptions, ModelCard
 from sinkchat.chat.session import ChatSession
-from sinkchat.engine.acceleration import AcceleratedForward
+from sinkchat.engine.acceleration import AcceleratedForward, Source
 from sinkchat.engine.compilation import Compilation, obstacle
 from sinkchat.engine.engine import Engine
+from sinkchat.engine.graph import Capture, CudaGraphs
 from sinkchat.errors import UsageError
 from sinkchat.models.families import Limits, limits_of
 from sinkchat.models.loading import LoadedModel, LoadOptions, Progress, load_model, silent
@@ -75,7 +76,7 @@ def build_engine(loaded: LoadedModel, memory: MemoryOptions) -> Engine:
     """The model and a cache of the size and policy asked for, without text. Refuses what cannot stream."""
     cache = build_cache(loaded, memory)
     if isinstance(cache.storage, RingStorage):
-        source = Compilation(loaded.model, cache.storage).begin()
+        source = _source(loaded, cache.layouts, cache.storage)
         return Engine(loaded.model, cache, forward=AcceleratedForward(loaded.model, cache.storage, source))
     return Engine(loaded.model, cache)
 
@@ -116,10 +117,17 @@ def eviction_policy(memory: MemoryOptions) -> EvictionPolicy:
 def _storage(
     loaded: LoadedModel, layouts: tuple[LayerLayout, ...], capacity: int
 ) -> type[RingStorage] | type[ContiguousStorage]:
-    """The layout of the cache: a ring where a compiled step will read it, else the one that needs no mask."""
-    if loaded.compiles and obstacle(layouts, capacity) is None:
-        return RingStorage
-    return ContiguousStorage
+    """The layout of the cache: a ring where a faster step will read it, else the one that needs no mask."""
+    is_fast = layouts[0].device.type == "cuda" or obstacle(layouts, capacity) is None
+    return RingStorage if loaded.compiles and is_fast else ContiguousStorage
+
+
+def _source(loaded: LoadedModel, layouts: tuple[LayerLayout, ...], ring: RingStorage) -> Source:
+    """Where the faster step comes from: a recording on a CUDA device, a compiler elsewhere."""
+    device = layouts[0].device
+    if device.type == "cuda":
+        return Capture(loaded.model, ring, layouts, graphs=CudaGraphs(device))
+    return Compilation(loaded.model, ring).begin()
 
 
 def _capacity(memory: MemoryOptions, limits: Limits, layouts: tuple[LayerLayout, ...], name: str) -> int:

@@ -6,12 +6,14 @@ defaults live.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import typer
 from typer.core import TyperCommand
 
 from sinkchat.terminal.asked.request import Chosen
+
+QuantName: TypeAlias = Literal["auto", "none", "nf4", "fp4", "int8", "int4"]
 
 MEMORY, MODEL, ANSWERS, PIPES, KEPT, LOOKS = "Memory", "Model", "Answers", "Pipes", "Saved", "Looks"
 

@@ -74,7 +74,7 @@ def attention(
     sinks: Annotated[int | None, Sinks] = None,
     cache_size: Annotated[int | None, CacheSize] = None,
     plot: Annotated[Path | None, Plot] = None,
-    quant: Annotated[Literal["auto", "none", "nf4", "fp4", "int8"] | None, options.Quant] = None,
+    quant: Annotated[options.QuantName | None, options.Quant] = None,
     dtype: Annotated[Dtype | None, options.Dtype] = None,
     device: Annotated[str | None, options.Device] = None,
     revision: Annotated[str | None, options.Revision] = None,

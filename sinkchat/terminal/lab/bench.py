@@ -98,7 +98,7 @@ def bench(
     dry_run: Annotated[bool, DryRun] = False,
     bandwidth: Annotated[float | None, Bandwidth] = None,
     plot: Annotated[Path | None, Plot] = None,
-    quant: Annotated[Literal["auto", "none", "nf4", "fp4", "int8", "int4"] | None, options.Quant] = None,
+    quant: Annotated[options.QuantName | None, options.Quant] = None,
     dtype: Annotated[Dtype | None, options.Dtype] = None,
     device: Annotated[str | None, options.Device] = None,
     revision: Annotated[str | None, options.Revision] = None,

@@ -91,7 +91,7 @@ def perplexity(
     every: Annotated[str | None, Every] = None,
     resume: Annotated[Path | None, Resume] = None,
     plot: Annotated[Path | None, Plot] = None,
-    quant: Annotated[Literal["auto", "none", "nf4", "fp4", "int8"] | None, options.Quant] = None,
+    quant: Annotated[options.QuantName | None, options.Quant] = None,
     dtype: Annotated[Dtype | None, options.Dtype] = None,
     device: Annotated[str | None, options.Device] = None,
     revision: Annotated[str | None, options.Revision] = None,

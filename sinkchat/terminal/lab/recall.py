@@ -108,7 +108,7 @@ def recall(
     questions: Annotated[str | None, Questions] = None,
     max_tokens: Annotated[int | None, MaxTokens] = None,
     plot: Annotated[Path | None, Plot] = None,
-    quant: Annotated[Literal["auto", "none", "nf4", "fp4", "int8"] | None, options.Quant] = None,
+    quant: Annotated[options.QuantName | None, options.Quant] = None,
     dtype: Annotated[Dtype | None, options.Dtype] = None,
     device: Annotated[str | None, options.Device] = None,
     revision: Annotated[str | None, options.Revision] = None,
