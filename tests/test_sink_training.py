@@ -144,14 +144,22 @@ def test_a_text_too_short_to_train_on_is_refused():
         next(compare(TEXT[:600], TINY))
 
 
+@pytest.mark.slow
+def test_a_model_that_learned_one_sink_needs_that_one_and_no_other():
+    (row,) = (event for event in compare(TEXT, Plan(), [LEARNABLE_SINK]) if isinstance(event, Row))
+    without, *with_sinks = row.perplexities
+    assert without > 1.002 * max(with_sinks)
+    assert with_sinks == pytest.approx([with_sinks[0]] * 3, rel=0.002)
+
+
 ROWS = [Row("vanilla", 1.5, (9.5, 4.25, 4.125, 4.0)), Row("zero sink", 1.5, (5.5, 4.25, 4.125, 4.0))]
 
 TABLE = """\
 Perplexity of a byte, read past a cache of 64, sinks + window; 2 steps on a book
 
            0 + 64  1 + 63  2 + 62  4 + 60
-vanilla      9.50    4.25    4.12    4.00
-zero sink    5.50    4.25    4.12    4.00
+vanilla     9.500   4.250   4.125   4.000
+zero sink   5.500   4.250   4.125   4.000
 """
 
 
@@ -182,7 +190,7 @@ def test_an_early_ctrl_c_keeps_the_rows_so_far():
         train(world, Asked(plan={"steps": 2}, texts=("-",)), FakeLab(interrupted(ROWS[:1])))
     assert world.stdout.getvalue().splitlines()[2:] == [
         "         0 + 64  1 + 63  2 + 62  4 + 60",
-        "vanilla    9.50    4.25    4.12    4.00",
+        "vanilla   9.500   4.250   4.125   4.000",
     ]
 
 

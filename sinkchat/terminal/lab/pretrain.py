@@ -109,5 +109,5 @@ def _tell(environment: Environment, asked: Asked, plan: Plan, rows: list[Row]) -
         f"{plan.steps:,} steps on {one_line(source)}\n\n"
     )
     caches = [f"{sinks} + {plan.length - sinks}" for sinks in SINKS]
-    numbers = [(row.kind, *(f"{value:.2f}" for value in row.perplexities)) for row in rows]
+    numbers = [(row.kind, *(f"{value:.3f}" for value in row.perplexities)) for row in rows]
     write_table([("", *caches), *numbers], stdout, right=range(1, len(SINKS) + 1))
