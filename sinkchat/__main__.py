@@ -1,6 +1,10 @@
 """The entry of the program, also as `python -m sinkchat`. Ctrl-C while it is being imported ends it silently."""
 
+import os
 import signal
+
+# Large pages for large tensors: torch asks for them only where this is set before it is loaded.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 _before = signal.getsignal(signal.SIGINT)
 if _before is signal.default_int_handler:

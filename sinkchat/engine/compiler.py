@@ -7,7 +7,7 @@ compiles for a program that has gone.
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,12 @@ from sinkchat.engine.skeleton import unpacked
 
 PARTS = ("before", "layers", "after")
 """the packages of a compiled step, `before.pt2` and so on"""
+
+_SETTINGS: Mapping[str, Any] = {
+    "realize_reads_threshold": 2,  # the rotated query is computed once, not anew for every key
+    "cpp.enable_floating_point_contract_flag": "fast",  # products and sums as one instruction
+}
+"""what is asked of the compiler beyond its own choice"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ def build(order: Order, folder: Path) -> None:
 def _compile(function: Callable[..., Any], arguments: tuple[Any, ...], open_shapes: Any, path: Path) -> None:
     shapes = None if open_shapes is None else (tuple(open_shapes),)
     program = torch.export.export(_Function(function), arguments, dynamic_shapes=shapes, strict=False)
-    torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+    torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=dict(_SETTINGS))
 
 
 def _leave_with_the_parent(stdin: int) -> None:

@@ -20,6 +20,7 @@ from sinkchat.models.checkpoint import Weight
 from sinkchat.models.int4.packing import is_fast_here, is_here
 from sinkchat.models.int4.replace import to_int4
 from sinkchat.models.int4.stored import METHOD as PACKED
+from sinkchat.models.int4.stored import off_the_disk
 from sinkchat.models.placement import cpu_has_bfloat16
 
 _SCALE_BYTES = 4 / 64
@@ -168,6 +169,8 @@ class Int4:
     def finish(self, model: PreTrainedModel) -> None:
         if getattr(model.config, "quantization_config", None) is None:
             to_int4(model)
+        else:
+            off_the_disk(model)
 
     def nbytes(self, weights: Iterable[Weight], dtype: torch.dtype) -> int:
         weights = tuple(weights)
