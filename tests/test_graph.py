@@ -1,7 +1,4 @@
-"""The captured decode step, without a CUDA device: what is recorded, what a replay gives, what a failure leaves.
-
-`Rerun` stands where the device would: a replay does the work again, and fills the tensors of the recording.
-"""
+"""The captured decode step, without a CUDA device: what is recorded, what a replay gives, what a failure leaves."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -10,82 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from streams import TRAINED, distance, engine_for, logits_one_by_one, random_ids
+from captured import Broken, Captured, Rerun
+from streams import distance, engine_for, logits_one_by_one, random_ids
 from tiny import tiny_model
-from torch import Tensor, nn
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from sinkchat.cache.cache import SinkCache
-from sinkchat.cache.policy import EvictTokens
-from sinkchat.cache.probe import LayerLayout, probe
-from sinkchat.cache.ring import RingStorage
+from sinkchat.cache.probe import LayerLayout
 from sinkchat.cache.step import IMPLEMENTATION, StepStack
-from sinkchat.engine.acceleration import PROOFS, AcceleratedForward
-from sinkchat.engine.engine import Engine
-from sinkchat.engine.graph import Capture, CapturedStep, CudaGraphs, Graphs, Work
+from sinkchat.engine.acceleration import PROOFS
+from sinkchat.engine.graph import CapturedStep, CudaGraphs, Graphs
 from sinkchat.engine.sampling import Greedy
 
 BOUND = 3e-5
 """standard deviations of the logits, in float32"""
-
-
-class Rerun:
-    """Graphs on a CPU."""
-
-    def __init__(self) -> None:
-        self.outputs: list[Tensor] = []
-        self.replays = 0
-
-    def warm_up(self, work: Work) -> None:
-        work()
-
-    def capture(self, work: Work) -> list[Tensor]:
-        self._work, self.outputs = work, work()
-        return self.outputs
-
-    def replay(self) -> None:
-        self.replays += 1
-        for held, fresh in zip(self.outputs, self._work(), strict=True):
-            held.copy_(fresh)
-
-
-class Broken(Rerun):
-    """Graphs of a device that fails with `error` in one of the stages."""
-
-    def __init__(self, stage: str, error: Exception) -> None:
-        super().__init__()
-        self._stage, self._error = stage, error
-
-    def warm_up(self, work: Work) -> None:
-        super().warm_up(work)
-        self._fail("warm-up")
-
-    def capture(self, work: Work) -> list[Tensor]:
-        outputs = super().capture(work)
-        self._fail("capture")
-        return outputs
-
-    def _fail(self, stage: str) -> None:
-        if stage == self._stage:
-            raise self._error
-
-
-class Captured:
-    """An engine that decodes through a recording, with its parts at hand. `layouts` changes those of the model."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        graphs: Graphs | None = None,
-        *,
-        capacity: int = 64,
-        layouts: Callable[[Sequence[LayerLayout]], Sequence[LayerLayout]] = lambda layouts: layouts,
-    ) -> None:
-        of_model = layouts(probe(model, position_limit=TRAINED))
-        cache = SinkCache(of_model, EvictTokens(), capacity=capacity, pinned=4, storage=RingStorage)
-        self.ring = cache.storage
-        self.source = Capture(model, self.ring, of_model, graphs=graphs if graphs is not None else Rerun())
-        self.engine = Engine(model, cache, forward=AcceleratedForward(model, self.ring, self.source))
 
 
 def in_two_groups(layouts: Sequence[LayerLayout]) -> Sequence[LayerLayout]:
@@ -118,14 +53,14 @@ def test_captured_logits_equal_the_plain_ones_past_evictions(family: str) -> Non
 def test_layers_that_are_kept_in_two_groups_are_all_written() -> None:
     model, ids = tiny_model("llama", 4), random_ids(150)
     plain = logits_one_by_one(engine_for(model, capacity=64), ids)
-    captured = Captured(model, layouts=in_two_groups)
+    captured = Captured(model, Rerun(), layouts=in_two_groups)
     assert len(captured.ring.groups) == 2
     assert distance(logits_one_by_one(captured.engine, ids), plain) < BOUND
 
 
 @pytest.mark.parametrize("occupied", [0, 1, 31, 33, 64])
 def test_a_step_reads_what_the_bias_says_is_held(occupied: int) -> None:
-    captured, plain = Captured(tiny_model("llama", 3)), engine_for(tiny_model("llama", 3), capacity=64)
+    captured, plain = Captured(tiny_model("llama", 3), Rerun()), engine_for(tiny_model("llama", 3), capacity=64)
     for engine in (captured.engine, plain):
         engine.feed(random_ids(occupied))
         engine.cache.make_room()
@@ -194,7 +129,7 @@ def test_without_a_device_nothing_is_captured(device: str) -> None:
 
 
 def test_an_attention_that_asks_for_more_is_refused_in_its_own_words() -> None:
-    captured = Captured(tiny_model("mistral", 2, sliding_window=16))
+    captured = Captured(tiny_model("mistral", 2, sliding_window=16), Rerun())
     assert captured.source.state == "not captured: its attention needs sliding_window"
 
 
@@ -216,7 +151,7 @@ def test_the_models_own_attention_is_put_back(graphs: Graphs) -> None:
 
 def test_it_is_put_back_when_the_model_itself_fails() -> None:
     model = tiny_model("mistral", 2, sliding_window=16)
-    assert Captured(model).source.step is None
+    assert Captured(model, Rerun()).source.step is None
     assert model.config._attn_implementation == "sdpa"
 
 
@@ -239,7 +174,7 @@ def test_every_address_stays_through_500_tokens() -> None:
 
 
 def test_logits_that_a_mark_keeps_are_not_written_over() -> None:
-    engine = Captured(tiny_model("llama", 2)).engine
+    engine = Captured(tiny_model("llama", 2), Rerun()).engine
     logits_one_by_one(engine, random_ids(80))
     mark, kept = engine.mark(), engine.logits.clone()
     first = logits_one_by_one(engine, random_ids(30, seed=1))
@@ -250,14 +185,14 @@ def test_logits_that_a_mark_keeps_are_not_written_over() -> None:
 
 def test_greedy_answers_are_the_same() -> None:
     model, answers = tiny_model("llama", 3), []
-    for engine in (Captured(model).engine, engine_for(model, capacity=64)):
+    for engine in (Captured(model, Rerun()).engine, engine_for(model, capacity=64)):
         engine.feed(random_ids(40))
         answers.append([step.token for step in engine.generate(Greedy(), stop_ids=frozenset(), max_tokens=150)])
     assert answers[0] == answers[1]
 
 
 def test_a_step_changes_nothing_that_is_held() -> None:
-    captured = Captured(tiny_model("llama", 2))
+    captured = Captured(tiny_model("llama", 2), Rerun())
     captured.engine.feed(random_ids(70))
     before = [part.clone() for blocks in captured.ring.groups for part in (blocks.keys, blocks.values)]
     assert isinstance(captured.source.step, CapturedStep)
@@ -278,7 +213,7 @@ def operations(work: Callable[[], object]) -> int:
 def test_forgetting_takes_as_many_operations_however_many_layers(is_marked: bool) -> None:
     forgetting, turning = [], []
     for layers in (2, 8):
-        captured = Captured(tiny_model("llama", layers))
+        captured = Captured(tiny_model("llama", layers), Rerun())
         captured.engine.feed(random_ids(100))
         if is_marked:
             captured.engine.mark()
