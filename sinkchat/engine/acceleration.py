@@ -1,7 +1,7 @@
 """A faster way to compute one token, where there is one: it can be left out, and nothing but time changes.
 
 The plain forward is always there, and answers until something faster is ready; nobody waits for a compiler. The
-first tokens are computed both ways and compared, and a step that differs is not used.
+first tokens are computed both ways and compared, and a step that differs, or fails, is not used.
 """
 
 from collections.abc import Callable, Sequence
@@ -114,7 +114,14 @@ class AcceleratedForward(Forward):
             self.source.pause()
             return super().__call__(input_ids, position_ids, cache, logits_to_keep=logits_to_keep)
         with torch.inference_mode():
-            logits, new = step(input_ids, position_ids)
+            try:
+                logits, new = step(input_ids, position_ids)
+            except RuntimeError as error:
+                # A step changes nothing, so the plain forward can take this token. Where it was memory that is
+                # missing, that fails as well, and says so.
+                reason, _, _ = str(error).partition("\n")
+                self.source.refuse(f"a compiled step failed: {reason}")
+                return super().__call__(input_ids, position_ids, cache)
             if self._unproven:
                 plain = super().__call__(input_ids, position_ids, cache)
                 self._prove(logits, plain[0, -1])
