@@ -11,6 +11,7 @@
     ├── ResourceError              4   memory or device
     │   ├── OutOfMemory
     │   ├── DeviceUnavailable
+    │   ├── DeviceLost                 it failed in mid-work, and nothing more comes from it
     │   └── CacheFull                  policy `dense` has no room left
     └── InputError                 5   what was piped in cannot be read
 
@@ -87,6 +88,10 @@ class OutOfMemory(ResourceError):
 
 
 class DeviceUnavailable(ResourceError):
+    pass
+
+
+class DeviceLost(ResourceError):
     pass
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from faults import fail_after
 from streams import engine_for
 from tiny import SPECIAL_TOKENS, tiny_model, tiny_tokenizer
 
@@ -40,9 +41,13 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class SlowSession(ChatSession):
-    """A session that takes its time for a message which says so."""
+    """A session that takes its time for a message which says so, and loses its device over one that says that."""
 
     def send(self, text: str | Iterable[str]) -> Iterator[Event]:
+        if isinstance(text, str) and text.startswith("lose the device"):
+            fail_after(
+                self.engine.model, 5, torch.AcceleratorError("CUDA error: unspecified launch failure\nCompile")
+            )
         seconds = STEP_SECONDS if isinstance(text, str) and text.startswith("slowly") else 0
         for event in super().send(text):
             yield event

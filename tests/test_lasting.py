@@ -626,3 +626,20 @@ def test_a_million_tokens_in_a_pipe_take_no_more_of_anything_than_ten_thousand(
         assert notes(talk) == []
         assert sums(say(talk, "/memory")[0])["seen"] > 1_000_000
         assert is_sane(say(talk, "and then")[0])
+
+
+def test_a_conversation_whose_device_was_lost_ends_with_one_line_and_goes_on_elsewhere(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    with talk_of(nursery, tmp_path) as talk:
+        for line in SAID[:3]:
+            say(talk, line)
+        talk.type("lose the device\r")
+        assert talk.status() == 4
+        (error,) = [row for row in talk.all_rows if "CUDA" in row]
+        assert error == "error: the device failed: CUDA error: unspecified launch failure"
+    past = past_of(tmp_path)
+    assert [user for user, _ in said_in(past)] == [*SAID[:3], "lose the device"]
+    assert said_in(past)[-1][1]
+    with talk_of(nursery, tmp_path) as talk:
+        assert is_sane(say(talk, "and then")[0])

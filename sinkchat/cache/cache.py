@@ -119,6 +119,8 @@ class SinkCache(Cache):
         self._seen += count
         self._evicted += count
         self._base += count
+        self.storage.clear(self.pinned, left=self._evicted)
+        self.storage.append(self.pinned)
 
     def truncate(self, seen: int) -> None:
         """Takes the newest tokens back: the stream ends after `seen` tokens, as if no other had come.
@@ -189,7 +191,7 @@ class SinkCache(Cache):
         storage, pinned = self.storage, self.pinned
         window = max(0, checkpoint.seen - checkpoint.evicted - pinned)
         still_held = storage.read(pinned, pinned + window - checkpoint.kept)
-        storage.clear(pinned)
+        storage.clear(pinned, left=checkpoint.evicted)
         at = pinned
         for tokens in (*checkpoint.left, still_held):
             storage.write(at, tokens)
@@ -220,6 +222,7 @@ class SinkCache(Cache):
         self.reset()
         self._seen, self._evicted, self._base = snapshot.seen, snapshot.evicted, snapshot.base
         self._borders = list(snapshot.borders)
+        self.storage.clear(self.pinned, left=snapshot.evicted)
         self.storage.write(0, snapshot.held)
         self.storage.append(snapshot.seen - snapshot.evicted)
         if snapshot.pristine is not None:

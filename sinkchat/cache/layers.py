@@ -137,7 +137,7 @@ class ContiguousStorage:
     def held(self) -> int:
         return self._slots.stop - self._slots.front
 
-    def clear(self, pinned: int) -> None:
+    def clear(self, pinned: int, *, left: int = 0) -> None:
         self._pinned = pinned
         self._slots.front = self._slots.stop = 0
 

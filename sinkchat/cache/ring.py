@@ -141,9 +141,11 @@ class RingStorage:
                 runs.append(run)
         return runs
 
-    def clear(self, pinned: int) -> None:
+    def clear(self, pinned: int, *, left: int = 0) -> None:
+        """As `Storage` says; the next token takes the slot that its place in the stream gives it, as ever."""
         self._pinned = pinned
-        self._start = self._held = self.reach = 0
+        self._start = left % (self.capacity - pinned)
+        self._held = self.reach = 0
         self.bias.fill_(-torch.inf)
 
     def append(self, count: int) -> None:

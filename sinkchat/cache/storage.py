@@ -43,8 +43,8 @@ class Storage(Protocol):
     def layers(self) -> Sequence[CacheLayerMixin]:
         """What each layer of the model speaks to. They write behind what is held, and count nothing."""
 
-    def clear(self, pinned: int) -> None:
-        """Holds nothing any more; from now on the first `pinned` ranks stay."""
+    def clear(self, pinned: int, *, left: int = 0) -> None:
+        """Holds nothing any more; from now on the first `pinned` ranks stay. `left` tokens of the stream had left."""
 
     def append(self, count: int) -> None:
         """Holds the next `count` tokens too, which the layers or `write` have written."""

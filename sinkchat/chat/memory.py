@@ -13,6 +13,7 @@ from sinkchat.chat.outline import Outline
 from sinkchat.chat.transcript import Transcript
 from sinkchat.chat.turns import TurnLedger
 from sinkchat.engine.engine import Engine, Image, Mark
+from sinkchat.errors import DeviceLost
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ class Memory:
         self._before_turn = _BeforeTurn(self.engine.mark(), self.ledger.count, self.is_closed)
         try:
             yield
+        except DeviceLost:
+            raise  # with all that was on the device: there is nothing to put back
         except BaseException:
             self.take_back()
             raise

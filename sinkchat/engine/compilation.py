@@ -93,13 +93,15 @@ class Compilation:
         held = (blocks.keys[0], blocks.values[0])
         order = packed(Order(self._model, self._ring.bias, held, torch.get_num_threads()))
         with tempfile.TemporaryFile() as told:
-            command = [sys.executable, "-m", compiler.__name__, str(folder)]
+            command = [sys.executable, "-c", _program(), str(folder)]
             # A group of its own, so that it can be stopped with all it has started; in our session, so that the
             # kernel ends it, even stopped, when we are gone. Before Python 3.11 only a session can be asked for.
             group: dict[str, Any] = (
                 {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
             )
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=told, stderr=told, **group)
+            cxx = cxx_compiler()
+            env = os.environ if cxx is None else os.environ | {"CXX": cxx}  # torch looks for one name only
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=told, stderr=told, env=env, **group)
             assert process.stdin is not None
             with suppress(BrokenPipeError), process.stdin:
                 process.stdin.write(len(order).to_bytes(8, "little") + order)
@@ -120,6 +122,14 @@ class Compilation:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGSTOP if must_stop else signal.SIGCONT)
             time.sleep(0.05)
+
+
+def _program() -> str:
+    """What Python is given to run: the compiler, with modules from where this program has its own.
+
+    `python -m` would look into the working folder first, which is anybody's.
+    """
+    return f"import sys; sys.path[:] = {sys.path!r}; from {compiler.__name__} import main; main(sys.argv[1:])"
 
 
 def step_folder(model: nn.Module, ring: RingStorage) -> Path:

@@ -1,6 +1,6 @@
-"""A process that compiles a model's decode step, beside the chat: `python -m sinkchat.engine.compiler FOLDER`.
+"""A process that compiles a model's decode step, beside the chat: `main` of this module, with a folder to fill.
 
-Its input is a `Order`, without weights; its output three packages in FOLDER. It ends when its input is closed: nobody
+Its input is an `Order`, without weights; its output three packages in the folder. It ends when its input is closed: nobody
 compiles for a program that has gone.
 """
 
@@ -89,7 +89,3 @@ def main(arguments: Sequence[str]) -> None:
     torch.set_num_threads(order.threads)
     with torch.no_grad():
         build(order, Path(arguments[0]))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -8,6 +8,7 @@ Everything is a generator of `Step`s. Leaving the loop stops the work, between t
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,7 @@ from sinkchat.cache.moments import Checkpoint, Snapshot
 from sinkchat.cache.policy import CacheState, Span
 from sinkchat.engine.sampling import Sampler
 from sinkchat.engine.segment import Segment
-from sinkchat.errors import OutOfMemory
+from sinkchat.errors import DeviceLost, OutOfMemory
 
 CHUNK_SIZE = 512
 """Tokens of one forward while reading: SmolLM2 on two cores reads 1.6 times as fast as with 256."""
@@ -127,7 +128,8 @@ class Engine:
 
     def image(self) -> Image:
         """A copy of everything remembered, to put back whatever comes; a mark is cheaper, and holds for less."""
-        return Image(self.cache.snapshot(), tuple(self.held_ids), tuple(self.pending), self.logits)
+        with _device_loss_told():
+            return Image(self.cache.snapshot(), tuple(self.held_ids), tuple(self.pending), self.logits)
 
     def restore(self, image: Image) -> None:
         """Puts `image` back, to the bit."""
@@ -225,11 +227,24 @@ class Engine:
 
     def _run(self, ids: Sequence[int]) -> Tensor:
         """Logits (V,) of the last of `ids`. A forward that fails changes nothing that the cache counts."""
-        input_ids = torch.tensor([ids], device=self._forward.device)
         try:
-            return self._forward(input_ids, self.cache.positions(len(ids)), self.cache)[0, -1]
+            with _device_loss_told():
+                input_ids = torch.tensor([ids]).to(self._forward.device, non_blocking=True)
+                return self._forward(input_ids, self.cache.positions(len(ids)), self.cache)[0, -1]
         except torch.OutOfMemoryError as error:
             raise OutOfMemory(
                 f"out of memory reading {len(ids):,} tokens with {self.state.occupied:,} in memory",
                 hint="a smaller --cache-size, or --quant nf4; the conversation goes on as before this turn",
             ) from error
+
+
+@contextmanager
+def _device_loss_told() -> Iterator[None]:
+    """Turns what torch, since 2.8, raises once a device has failed into an error that says so."""
+    try:
+        yield
+    except getattr(torch, "AcceleratorError", ()) as error:
+        raise DeviceLost(
+            f"the device failed: {str(error).splitlines()[0]}",
+            hint="start again: what was said until here is saved with the conversation",
+        ) from error

@@ -4,10 +4,11 @@ The keyboard is built before the loader starts, since importing torch takes the 
 """
 
 import time
+from contextlib import suppress
 from typing import TextIO
 
 from sinkchat.chat.options import Weight
-from sinkchat.errors import ExitStatus
+from sinkchat.errors import DeviceLost, ExitStatus
 from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.drawing import panel
 from sinkchat.terminal.drawing.choice import PanelChoice
@@ -96,8 +97,9 @@ class Interactive:
     def _take_leave(self, conversation: Conversation) -> None:
         """Makes the conversation ready to be resumed, and says how."""
         name = conversation.kept_as
-        if news := conversation.close():
-            self._screen.note(news)
+        with suppress(DeviceLost):  # which is why it ends, and will be told
+            if news := conversation.close():
+                self._screen.note(news)
         if name is not None and conversation.latest:
             self._beside.aside(f"sinkchat resume {name} goes on with this conversation")
 

@@ -8,7 +8,7 @@ about is told, and the conversation goes on.
 from collections.abc import Callable, Iterable, Iterator
 
 from sinkchat.chat.events import TurnCancelled, TurnEnded
-from sinkchat.errors import ExitStatus, SinkchatError
+from sinkchat.errors import DeviceLost, ExitStatus, SinkchatError
 from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.drawing.person import PersonView
 from sinkchat.terminal.line.keyboard import LineSource
@@ -84,7 +84,7 @@ class Repl:
             except LoadInterrupted:
                 return ExitStatus.INTERRUPTED
             except SinkchatError as error:
-                if self._is_loading():
+                if self._is_loading() or isinstance(error, DeviceLost):
                     raise
                 self._screen.error(error)
 
