@@ -124,6 +124,10 @@ class ScriptedConversation:
         return True
 
     @property
+    def decoding(self) -> str:
+        return "compiled"
+
+    @property
     def device_bytes(self) -> int | None:
         return None
 

@@ -24,10 +24,11 @@ from sinkchat.cache.policy import EvictionPolicy, EvictMessages
 from sinkchat.cache.probe import probe
 from sinkchat.cache.ring import BLOCK, RingStorage
 from sinkchat.engine.acceleration import PROOFS, AcceleratedForward
-from sinkchat.engine.compilation import PATIENCE, Compilation, cxx_compiler, load_step, obstacle, step_folder
+from sinkchat.engine.compilation import PATIENCE, Compilation, load_step, obstacle, step_folder
 from sinkchat.engine.engine import Engine
 from sinkchat.engine.sampling import Greedy
 from sinkchat.models.cachedir import is_whole
+from sinkchat.models.placement import cxx_compiler
 
 pytestmark = pytest.mark.skipif(cxx_compiler() is None, reason="no C++ compiler")
 POSIX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="process states are read from /proc")
@@ -102,10 +103,11 @@ def compiled(tmp_path_factory) -> Iterator[tuple[nn.Module, Path]]:
     model = tiny_model("llama", 2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SINKCHAT_CACHE_DIR", str(home / "cache"))
-        patch.setenv("CXX", "/nowhere/g++")
-        patch.chdir(home)
-        source = Compilation(model, ring_for(model)).begin()
-        assert source.wait(SECONDS)
+        with patch.context() as uninviting:
+            uninviting.setenv("CXX", "/nowhere/g++")
+            uninviting.chdir(home)
+            source = Compilation(model, ring_for(model)).begin()
+            assert source.wait(SECONDS)
         assert source.state == "compiled"
         yield model, home
 

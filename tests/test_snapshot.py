@@ -12,8 +12,8 @@ from test_changes import everything
 from test_session import CARD, ended
 from tiny import tiny_model, tiny_tokenizer
 
-from sinkchat.cache.storage import KeysValues
 from sinkchat.cache.policy import EvictMessages, EvictTokens
+from sinkchat.cache.storage import KeysValues
 from sinkchat.chat.options import ChatOptions
 from sinkchat.chat.session import ChatSession
 from sinkchat.chat.snapshot import SavedMemory, Unusable, identity_of, load_snapshot, save_snapshot

@@ -434,10 +434,10 @@ def test_stats_add_up() -> None:
         desk.tally.add(TurnEnded(turn, "ok", "stop", 2, 1, 0.4, 31.4, desk.conversation.state))
     assert told(desk, "/stats") == [
         "answers 2: 4 tokens read, 2 written",
-        "speed 31.4 tok/s on average",
+        "speed 31.4 tok/s on average, compiled",
         "memory pinned 5 + window 6/95 + forgotten 0 = seen 11, 100 KiB of keys and values",
     ]
-    assert told(desk_after(), "/stats")[1] == "speed 0.0 tok/s on average"
+    assert told(desk_after(), "/stats")[1] == "speed 0.0 tok/s on average, compiled"
 
 
 def test_panel_changes_what_is_drawn() -> None:

@@ -31,6 +31,11 @@ class Forward:
         self._keeps_last_logits = "logits_to_keep" in parameters
 
     @property
+    def state(self) -> str:
+        """How single tokens are computed, in words."""
+        return "by the model's own code"
+
+    @property
     def device(self) -> torch.device:
         """Where input ids go: the device of the embedding."""
         return self._embedding.device

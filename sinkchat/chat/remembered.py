@@ -54,6 +54,11 @@ class Remembered:
         return not isinstance(self.engine.cache.policy, EvictNothing)
 
     @property
+    def decoding(self) -> str:
+        """How tokens are computed, in words."""
+        return self.engine.decoding
+
+    @property
     def device_bytes(self) -> int | None:
         """Memory that tensors take on the device, in bytes; None where the device does not tell."""
         return self.engine.device_bytes

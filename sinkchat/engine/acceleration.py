@@ -34,6 +34,10 @@ class Source(Protocol):
     """Where a step comes from, some time."""
 
     @property
+    def state(self) -> str:
+        """How far it is, in words."""
+
+    @property
     def step(self) -> Step | None:
         """The step, once it can be used."""
 
@@ -105,6 +109,10 @@ class AcceleratedForward(Forward):
         self.source = source
         self._ring = ring
         self._unproven = PROOFS
+
+    @property
+    def state(self) -> str:
+        return self.source.state
 
     def __call__(
         self, input_ids: Tensor, position_ids: Tensor, cache: SinkCache, *, logits_to_keep: int = 1

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from shutil import which
 from typing import Any, cast
 
 import torch
@@ -32,6 +31,7 @@ from sinkchat.engine.sections import decoder_layers, facts_of, tensors_of
 from sinkchat.engine.skeleton import packed
 from sinkchat.errors import CannotStream, SinkchatError
 from sinkchat.models.cachedir import cache_folder, is_whole, published
+from sinkchat.models.placement import cxx_compiler
 
 PATIENCE = 30.0
 """Seconds of answering during which a compiler waits."""
@@ -191,8 +191,3 @@ def obstacle(layouts: Sequence[LayerLayout], capacity: int) -> str | None:
     if cxx_compiler() is None:
         return "there is no C++ compiler (g++ or clang++)"
     return None
-
-
-def cxx_compiler() -> str | None:
-    """The program that compiles C++ here: the one that CXX names, else g++ or clang++."""
-    return next((path for name in (os.environ.get("CXX"), "g++", "clang++") if name and (path := which(name))), None)

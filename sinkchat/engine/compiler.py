@@ -1,7 +1,7 @@
 """A process that compiles a model's decode step, beside the chat: `main` of this module, with a folder to fill.
 
-Its input is an `Order`, without weights; its output three packages in the folder. It ends when its input is closed: nobody
-compiles for a program that has gone.
+Its input is an `Order`, without weights; its output three packages in the folder. It ends when its input is closed:
+nobody compiles for a program that has gone.
 """
 
 import os

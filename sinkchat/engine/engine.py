@@ -96,6 +96,11 @@ class Engine:
         return self._forward.vocabulary_size
 
     @property
+    def decoding(self) -> str:
+        """In words how single tokens are computed: "by the model's own code", "compiling", "compiled"."""
+        return self._forward.state
+
+    @property
     def device_bytes(self) -> int | None:
         """Memory that tensors take on the device, in bytes; None where the device does not tell."""
         return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else None

@@ -69,6 +69,7 @@ def machine_probes(*, offline: bool) -> tuple[Probe, ...]:
         Probe("hub cache", _hub_cache),
         Probe("cache", _own_cache),
         Probe("torch", _torch, "pip install torch, see https://pytorch.org/get-started"),
+        Probe("compiler", _compiler),
         Probe("device", _devices, "pip install torch accelerate"),
         Probe("transformers", lambda: _package("transformers"), "pip install --upgrade transformers"),
         Probe("accelerate", lambda: _package("accelerate"), "pip install --upgrade accelerate"),
@@ -100,6 +101,14 @@ def _torch() -> Finding:
     bfloat16 = "native" if cpu_has_bfloat16() else "not native, so auto computes in float32"
     fact = f"{torch.__version__}, {threads} thread{'' if threads == 1 else 's'}, bfloat16 on the CPU {bfloat16}"
     return Finding("torch", fact)
+
+
+def _compiler() -> Finding:
+    from sinkchat.models.placement import cxx_compiler
+
+    if (path := cxx_compiler()) is not None:
+        return Finding("compiler", f"{path}: on a CPU the decode step is compiled while you type")
+    return Finding("compiler", "no g++ or clang++: answers come slower on a CPU", "warn", "install g++ or clang++")
 
 
 def _devices() -> Iterator[Finding]:

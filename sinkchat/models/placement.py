@@ -3,8 +3,10 @@
 `auto` means the fastest device there is, and the smallest dtype that the device computes in natively.
 """
 
+import os
 import re
 from collections.abc import Mapping
+from shutil import which
 from types import MappingProxyType
 
 import torch
@@ -99,3 +101,8 @@ def free_memory(device: torch.device) -> int | None:
     memory = get_max_memory()
     free = memory.get(device.index if device.type == "cuda" else device.type)
     return int(free) if free is not None else None
+
+
+def cxx_compiler() -> str | None:
+    """The program that compiles C++ here: the one that CXX names, else g++ or clang++."""
+    return next((path for name in (os.environ.get("CXX"), "g++", "clang++") if name and (path := which(name))), None)

@@ -92,6 +92,11 @@ class Conversation(Protocol):
         ...
 
     @property
+    def decoding(self) -> str:
+        """How tokens are computed, in words."""
+        ...
+
+    @property
     def device_bytes(self) -> int | None:
         """Device memory in use; None where the device does not tell."""
         ...

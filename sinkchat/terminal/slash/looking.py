@@ -81,7 +81,7 @@ def stats(desk: Desk, argument: str) -> Iterator[Output]:
     tally, state = desk.tally, desk.conversation.state
     speed = tally.completion_tokens / tally.answer_seconds if tally.answer_seconds else 0.0
     yield f"answers {tally.answers:,}: {tally.prompt_tokens:,} tokens read, {tally.completion_tokens:,} written"
-    yield f"speed {speed:.1f} tok/s on average"
+    yield f"speed {speed:.1f} tok/s on average, {desk.conversation.decoding}"
     yield f"memory {wording.memory(state)}, {wording.memory_size(state.nbytes)} of keys and values"
 
 
