@@ -35,6 +35,9 @@ class Forward:
         """How single tokens are computed, in words."""
         return "by the model's own code"
 
+    def settle(self) -> None:
+        """Comes back when nothing faster is being made ready any more."""
+
     @property
     def device(self) -> torch.device:
         """Where input ids go: the device of the embedding."""

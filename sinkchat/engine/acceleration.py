@@ -41,6 +41,9 @@ class Source(Protocol):
     def step(self) -> Step | None:
         """The step, once it can be used."""
 
+    def wait(self) -> bool:
+        """Comes back when it is settled whether there is a step."""
+
     def pause(self) -> None:
         """The machine is needed for something better now."""
 
@@ -113,6 +116,9 @@ class AcceleratedForward(Forward):
     @property
     def state(self) -> str:
         return self.source.state
+
+    def settle(self) -> None:
+        self.source.wait()
 
     def __call__(
         self, input_ids: Tensor, position_ids: Tensor, cache: SinkCache, *, logits_to_keep: int = 1

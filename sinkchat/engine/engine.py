@@ -100,6 +100,10 @@ class Engine:
         """In words how single tokens are computed: "by the model's own code", "compiling", "compiled"."""
         return self._forward.state
 
+    def settle(self) -> None:
+        """Waits until tokens are computed as they will be from then on: for measurements. A chat waits for nothing."""
+        self._forward.settle()
+
     @property
     def device_bytes(self) -> int | None:
         """Memory that tensors take on the device, in bytes; None where the device does not tell."""

@@ -144,6 +144,9 @@ class Capture:
             # and fails in its own way. The chat goes on without a recording, and says why.
             self.refuse(f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}")
 
+    def wait(self) -> bool:
+        return True
+
     def pause(self) -> None:
         """Nothing goes on beside the chat."""
 

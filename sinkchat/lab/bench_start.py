@@ -72,7 +72,7 @@ def start_bench(
     progress: Progress = silent,
 ) -> Started:
     """Loads the model `name`. `load` has fields of `LoadOptions`, `plan` those of `Plan` that were chosen."""
-    options = LoadOptions(**load, needs_template=False)
+    options = LoadOptions(**{"compile": True, **load}, needs_template=False)
     Plan(**({"cache_sizes": SIZES} | dict(plan)))  # a slip is told before weights are loaded
     loaded = load_model(name, options, progress=progress)
     chosen = Plan(**({"cache_sizes": sizes_for(loaded.model.config)} | dict(plan)))

@@ -42,6 +42,7 @@ class EngineStream:
 
     def warm_up(self) -> None:
         """Reads a chunk, draws, forgets and reads again, as far as the cache allows."""
+        self._engine.settle()
         capacity = self._engine.state.capacity
         ids = [index % self.vocabulary_size for index in range(min(capacity, self._engine.chunk_size))]
         self.begin()

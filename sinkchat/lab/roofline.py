@@ -35,7 +35,8 @@ def reads_of(model: nn.Module) -> Iterator[Read]:
 
     Quantised weights count as the bytes that are there, their scales with them.
     """
-    looked_up, multiplied = _tensors_of(model.get_input_embeddings()), _tensors_of(model.get_output_embeddings())
+    whole: Any = model
+    looked_up, multiplied = _tensors_of(whole.get_input_embeddings()), _tensors_of(whole.get_output_embeddings())
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         shape = tuple(tensor.shape)
         nbytes = tensor.nbytes + sum(scale.nbytes for scale in _scales_of(tensor))

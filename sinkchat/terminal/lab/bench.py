@@ -104,6 +104,7 @@ def bench(
     revision: Annotated[str | None, options.Revision] = None,
     offline: Annotated[bool, options.Offline] = False,
     trust_remote_code: Annotated[bool, options.TrustRemoteCode] = False,
+    no_compile: Annotated[bool, options.NoCompile] = False,
     as_json: Annotated[bool, options.Json] = False,
 ) -> Action:
     """Measure speed and memory: empty, full, long after the first eviction, and against other ways to go on."""
