@@ -3,6 +3,7 @@
 One small model is compiled in earnest, once. The rest look at a compiler that has hardly begun.
 """
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -47,8 +48,8 @@ class Clock:
         return self.now
 
 
-def comes_true(fact: Callable[[], object]) -> bool:
-    until = time.monotonic() + SECONDS
+def comes_true(fact: Callable[[], object], *, seconds: float = SECONDS) -> bool:
+    until = time.monotonic() + seconds
     while not fact():
         if time.monotonic() > until:
             return False
@@ -105,6 +106,7 @@ def compiled(tmp_path_factory) -> Iterator[tuple[nn.Module, Path]]:
         patch.setenv("SINKCHAT_CACHE_DIR", str(home / "cache"))
         with patch.context() as uninviting:
             uninviting.setenv("CXX", "/nowhere/g++")
+            uninviting.setenv("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")  # what is compiled faster runs as well
             uninviting.chdir(home)
             source = Compilation(model, ring_for(model)).begin()
             assert source.wait(SECONDS)
@@ -354,23 +356,53 @@ sys.stdin.read()
 """starts a compiler, which is stopped at once and never goes on"""
 
 
+@contextmanager
+def program_with_a_stopped_compiler() -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """A program that ends when its input does, and the compiler that it has started."""
+    command = [sys.executable, "-c", PROGRAM]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True) as program:
+        pid = int(program.stdout.readline())
+        assert state_of(pid) == "T"
+        yield program, pid
+
+
 @POSIX
 @pytest.mark.parametrize("ending", ["it ends", "it is killed"])
 def test_a_compiler_ends_with_its_program_even_while_it_stands_still(folder, ending):
-    program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
-        text=True,
-    )
-    pid = int(program.stdout.readline())
-    assert state_of(pid) == "T"
-    if ending == "it is killed":
-        program.kill()
-    program.communicate()
+    with program_with_a_stopped_compiler() as (program, pid):
+        if ending == "it is killed":
+            program.kill()
+        program.communicate()
     assert program.returncode == (-9 if ending == "it is killed" else 0)
     assert comes_true(lambda: state_of(pid) == "Z")
+
+
+@contextmanager
+def adopting() -> Iterator[None]:
+    """Orphans come to this process, as they come to the first one of a container.
+
+    It is of their session, so the kernel does not take them for lost, and wakes none that was stopped.
+    """
+    set_child_subreaper = 36
+    libc = ctypes.CDLL(None)
+    libc.prctl(set_child_subreaper, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(set_child_subreaper, 0, 0, 0, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can be asked for orphans")
+def test_a_program_that_ends_in_a_container_leaves_no_compiler_that_stands_still(folder):
+    with adopting(), program_with_a_stopped_compiler() as (program, pid):
+        program.communicate()
+        try:
+            assert comes_true(lambda: state_of(pid) == "Z", seconds=5)
+        finally:
+            os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 # Whether, and where.

@@ -5,6 +5,7 @@ reads or answers, so that it takes place while a person types or reads; only whe
 pipe, it comes to its turn after `PATIENCE` seconds. A program that ends takes its compiler with it.
 """
 
+import atexit
 import hashlib
 import os
 import signal
@@ -103,7 +104,7 @@ class Compilation:
             env = os.environ if cxx is None else os.environ | {"CXX": cxx}  # torch looks for one name only
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=told, stderr=told, env=env, **group)
             assert process.stdin is not None
-            with suppress(BrokenPipeError), process.stdin:
+            with suppress(BrokenPipeError), _ended_with_us(process), process.stdin:
                 process.stdin.write(len(order).to_bytes(8, "little") + order)
                 process.stdin.flush()
                 self._attend(process)
@@ -122,6 +123,24 @@ class Compilation:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGSTOP if must_stop else signal.SIGCONT)
             time.sleep(0.05)
+
+
+@contextmanager
+def _ended_with_us(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Kills `process` and its group if this program ends meanwhile.
+
+    The kernel wakes what is stopped only where nobody of its session is left to do so, which in a container there is.
+    """
+
+    def end() -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    atexit.register(end)
+    try:
+        yield
+    finally:
+        atexit.unregister(end)
 
 
 def _program() -> str:
