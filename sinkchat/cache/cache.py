@@ -239,7 +239,7 @@ class SinkCache(Cache):
     def _place_pinned(self) -> None:
         """Writes the pinned tokens directly in front of the window, at `evicted` and on."""
         if self._pristine is not None:
-            self.storage.write(0, self._pristine, distance=self._evicted - self._base)
+            self.storage.place(self._pristine, self._evicted - self._base)
 
     def _journal(self, count: int) -> None:
         """Keeps the oldest `count` window tokens for a rewind, as far as the checkpoint held them."""

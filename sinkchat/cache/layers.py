@@ -161,9 +161,13 @@ class ContiguousStorage:
         front = self._slots.front
         return [group.read(front + start, front + stop) for group in self._groups]
 
-    def write(self, start: int, tokens: Sequence[KeysValues], *, distance: int = 0) -> None:
+    def write(self, start: int, tokens: Sequence[KeysValues]) -> None:
         for group, those in zip(self._groups, tokens, strict=True):
-            group.write(self._slots.front + start, those, distance=distance)
+            group.write(self._slots.front + start, those)
+
+    def place(self, pinned: Sequence[KeysValues], distance: int) -> None:
+        for group, those in zip(self._groups, pinned, strict=True):
+            group.write(self._slots.front, those, distance=distance)
 
     def turn(self, start: int, stop: int, distance: int) -> None:
         front = self._slots.front

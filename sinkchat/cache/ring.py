@@ -63,10 +63,16 @@ class Blocks:
 
     def write(self, runs: Sequence[tuple[int, int]], tokens: KeysValues) -> None:
         """Puts `tokens` into the slots of all `runs`."""
+        self.write_keys(runs, tokens.keys)
         for row, (block, lane) in _pieces(runs):
             rows = (block.stop - block.start, lane.stop - lane.start)
-            self.keys[:, block, :, :, lane] = _in_blocks(tokens.keys[:, :, row], rows).permute(0, 2, 1, 4, 3)
             self.values[:, block, :, lane] = _in_blocks(tokens.values[:, :, row], rows).transpose(1, 2)
+
+    def write_keys(self, runs: Sequence[tuple[int, int]], keys: Tensor) -> None:
+        """Puts `keys` (N, H, T, Dk) into the slots of all `runs`."""
+        for row, (block, lane) in _pieces(runs):
+            rows = (block.stop - block.start, lane.stop - lane.start)
+            self.keys[:, block, :, :, lane] = _in_blocks(keys[:, :, row], rows).permute(0, 2, 1, 4, 3)
 
 
 class RingLayer(CacheLayerMixin):
@@ -166,12 +172,16 @@ class RingStorage:
     def read(self, start: int, stop: int) -> list[KeysValues]:
         return [blocks.read(self.runs(start, stop)) for blocks in self.groups]
 
-    def write(self, start: int, tokens: Sequence[KeysValues], *, distance: int = 0) -> None:
-        for blocks, rotation, those in zip(self.groups, self._rotations, tokens, strict=True):
-            count = those.keys.shape[2]
-            if rotation is not None and distance:
-                those = KeysValues(rotate(those.keys, distance, rotation), those.values)
-            blocks.write(self.runs(start, start + count), those)
+    def write(self, start: int, tokens: Sequence[KeysValues]) -> None:
+        for blocks, those in zip(self.groups, tokens, strict=True):
+            blocks.write(self.runs(start, start + those.keys.shape[2]), those)
+
+    def place(self, pinned: Sequence[KeysValues], distance: int) -> None:
+        """Turns the pinned keys, where they are; their values never move."""
+        for blocks, rotation, those in zip(self.groups, self._rotations, pinned, strict=True):
+            if rotation is not None:
+                keys = rotate(those.keys, distance, rotation) if distance else those.keys
+                blocks.write_keys(self.runs(0, keys.shape[2]), keys)
 
     def turn(self, start: int, stop: int, distance: int) -> None:
         """Moves the keys at the ranks `[start, stop)`, a layer at a time."""

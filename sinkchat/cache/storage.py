@@ -53,13 +53,16 @@ class Storage(Protocol):
         """Lets the newest `count` tokens go."""
 
     def drop(self, count: int) -> None:
-        """Lets the oldest `count` tokens behind the pinned ones go. The pinned ones must then be written again."""
+        """Lets the oldest `count` tokens behind the pinned ones go. The pinned ones must then be placed again."""
 
     def read(self, start: int, stop: int) -> list[KeysValues]:
         """A copy of the ranks `[start, stop)`."""
 
-    def write(self, start: int, tokens: Sequence[KeysValues], *, distance: int = 0) -> None:
-        """Puts `tokens` at the ranks from `start` on, their keys moved by `distance` positions."""
+    def write(self, start: int, tokens: Sequence[KeysValues]) -> None:
+        """Puts `tokens` at the ranks from `start` on."""
+
+    def place(self, pinned: Sequence[KeysValues], distance: int) -> None:
+        """Puts the pinned tokens, as the model wrote them, in front of the window, moved by `distance` positions."""
 
     def turn(self, start: int, stop: int, distance: int) -> None:
         """Moves the keys at the ranks `[start, stop)` by `distance` positions."""
