@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from sinkchat.lab.bench import Field, Machine, Plan, Sample, bench
+from sinkchat.lab.bench.bench import Field, Machine, Plan, Sample, bench
 
 SIZE = 100
 PLAN = Plan(cache_sizes=(SIZE,), rounds=3, tokens=4, windows=2)

@@ -11,13 +11,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from sinkchat.cache.forward import Forward
 from sinkchat.cache.policy import EvictTokens
-from sinkchat.cache.recorded import recorded
 from sinkchat.engine.engine import CHUNK_SIZE
 from sinkchat.errors import CannotStream, UsageError
-from sinkchat.lab.attention import mean_beyond
-from sinkchat.lab.attention_eviction import evict_sinks
-from sinkchat.lab.attention_measured import measure
-from sinkchat.lab.attention_text import passages_of, text_of
+from sinkchat.lab.attention.eviction import evict_sinks
+from sinkchat.lab.attention.measured import measure
+from sinkchat.lab.attention.passages import passages_of, text_of
+from sinkchat.lab.attention.shares import mean_beyond
+from sinkchat.lab.inside.recorded import recorded
 
 MODEL = tiny_model("llama", 3)
 LONG = CHUNK_SIZE + 44

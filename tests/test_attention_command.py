@@ -11,8 +11,8 @@ from tiny import tiny_model, tiny_tokenizer
 from worlds import Terminal, environment
 
 from sinkchat.errors import CannotStream, InputError, UsageError
-from sinkchat.lab.attention import Distribution, Report, Shares, SinksEvicted
-from sinkchat.lab.attention_text import encoded, passages_of, text_of
+from sinkchat.lab.attention.passages import encoded, passages_of, text_of
+from sinkchat.lab.attention.shares import Distribution, Report, Shares, SinksEvicted
 from sinkchat.terminal.lab.attention import Asked, look
 from sinkchat.terminal.lab.attention_map import write_report
 
@@ -130,7 +130,7 @@ class FakeLab:
         self.shares, self.evict, self.texts = shares, evict, []
 
     def start(self, asked, text, progress):
-        from sinkchat.lab.attention_start import Started
+        from sinkchat.lab.attention.start import Started
 
         self.texts.append(text)
         return Started("Tiny-1", 2, self.shares(), self.evict)
@@ -174,7 +174,7 @@ def test_json_is_one_document_with_all_numbers():
 @pytest.mark.parametrize("report", [REPORT, replace(REPORT, eviction=None)], ids=["whole", "no eviction"])
 def test_the_plot_is_a_picture(tmp_path, report):
     pytest.importorskip("matplotlib")
-    from sinkchat.lab.attention_plot import draw
+    from sinkchat.lab.attention.plot import draw
 
     draw(report, tmp_path / "sinks.png")
     assert (tmp_path / "sinks.png").read_bytes().startswith(b"\x89PNG")
@@ -234,14 +234,14 @@ def test_a_file_that_is_not_there_is_refused():
     ],
 )
 def test_a_plan_that_shows_nothing_is_refused(plan, message):
-    from sinkchat.lab.attention_start import Plan
+    from sinkchat.lab.attention.start import Plan
 
     with pytest.raises(UsageError, match=message):
         Plan(**plan)
 
 
 def test_a_tiny_model_goes_all_the_way():
-    from sinkchat.lab.attention_start import Plan, start_with
+    from sinkchat.lab.attention.start import Plan, start_with
     from sinkchat.models.loading import LoadedModel
 
     loaded = LoadedModel(tiny_model(), tiny_tokenizer(), "Tiny-1", "none", "float32", "cpu", 4096, ())

@@ -9,13 +9,13 @@ from streams import TRAINED, distance, engine_for, logits_one_by_one, random_ids
 from tiny import tiny_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from sinkchat.cache.band import CannotBand
-from sinkchat.cache.banded import BandedStream
-from sinkchat.cache.banding import why_not_banded
-from sinkchat.cache.plain import DenseStream, read_afresh
 from sinkchat.cache.policy import EvictTokens
 from sinkchat.cache.probe import probe
 from sinkchat.errors import UsageError
+from sinkchat.lab.inside.band import CannotBand
+from sinkchat.lab.inside.banded import BandedStream
+from sinkchat.lab.inside.banding import why_not_banded
+from sinkchat.lab.inside.plain import DenseStream, read_afresh
 
 CAPACITY, PINNED = 16, 4
 FAMILIES = {

@@ -7,9 +7,9 @@ import pytest
 from scripted_bench import PLAN, SIZE, scripted_bench
 
 from sinkchat.errors import UsageError
-from sinkchat.lab.bench import SETTLING, Plan, Sample
-from sinkchat.lab.bench_report import Ratio, Roofline, SizeReport, Subject, TokenTimes, report
-from sinkchat.lab.timing import Spread, percentile, ratios, spread
+from sinkchat.lab.bench.bench import SETTLING, Plan, Sample
+from sinkchat.lab.bench.report import Ratio, Roofline, SizeReport, Subject, TokenTimes, report
+from sinkchat.lab.bench.timing import Spread, percentile, ratios, spread
 
 SUBJECT = Subject("Tiny", "none", "float32", "cpu", 2, weight_bytes=1_000_000, kv_bytes_per_token=10_000)
 

@@ -13,9 +13,9 @@ from tiny import tiny_model, tiny_tokenizer
 from worlds import Terminal, environment
 
 from sinkchat.errors import OutOfMemory, UsageError
-from sinkchat.lab.bench import Plan, Sample
-from sinkchat.lab.bench_report import Subject
-from sinkchat.lab.bench_start import Expected, Started
+from sinkchat.lab.bench.bench import Plan, Sample
+from sinkchat.lab.bench.report import Subject
+from sinkchat.lab.bench.start import Expected, Started
 from sinkchat.terminal.asked.options import GroupedHelp
 from sinkchat.terminal.environment import Environment
 from sinkchat.terminal.lab.bench import Asked, Progress, bench, expect, measure

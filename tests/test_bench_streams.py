@@ -13,11 +13,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from sinkchat.cache.policy import CacheState, EvictMessages, EvictTokens
 from sinkchat.errors import ModelError, ResourceError, UsageError
-from sinkchat.lab.bench import Field, Machine, Plan, bench
-from sinkchat.lab.bench_start import expected, expected_elsewhere, resident_bytes, start_bench, subject_of
-from sinkchat.lab.bench_streams import EngineStream
-from sinkchat.lab.peers import LlamaCppModel, LlamaCppStream
-from sinkchat.lab.roofline import CopyBandwidth, weight_bytes, weight_bytes_if
+from sinkchat.lab.bench.bench import Field, Machine, Plan, bench
+from sinkchat.lab.bench.peers import LlamaCppModel, LlamaCppStream
+from sinkchat.lab.bench.roofline import CopyBandwidth, weight_bytes, weight_bytes_if
+from sinkchat.lab.bench.start import expected, expected_elsewhere, resident_bytes, start_bench, subject_of
+from sinkchat.lab.bench.streams import EngineStream
 from sinkchat.models.int4.packing import is_here
 from sinkchat.models.int4.replace import to_int4
 from sinkchat.models.loading import LoadedModel, LoadOptions, load_model

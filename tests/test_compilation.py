@@ -114,9 +114,11 @@ def compiled(tmp_path_factory) -> Iterator[tuple[nn.Module, Path]]:
         yield model, home
 
 
-def compiled_engine(model: nn.Module, policy: EvictionPolicy | None = None) -> tuple[Engine, Compilation]:
+def compiled_engine(
+    model: nn.Module, policy: EvictionPolicy | None = None, *, capacity: int = CAPACITY
+) -> tuple[Engine, Compilation]:
     """An engine whose step is read from the disk."""
-    cache, ring = ring_cache(model, policy, capacity=CAPACITY)
+    cache, ring = ring_cache(model, policy, capacity=capacity)
     source = Compilation(model, ring).begin()
     assert source.wait(SECONDS)
     return Engine(model, cache, forward=AcceleratedForward(model, ring, source)), source
@@ -155,6 +157,17 @@ def test_other_weights_of_the_same_shapes_need_no_other_step(compiled):
     assert source.state == "compiled"
     assert (
         distance(logits_one_by_one(engine, ids), logits_one_by_one(ring_engine(other, capacity=CAPACITY), ids)) < 1e-4
+    )
+
+
+@pytest.mark.parametrize("capacity", [2 * BLOCK, 2 * BLOCK + 3, 8 * BLOCK])
+def test_caches_of_other_sizes_need_no_other_step(compiled, capacity):
+    model, _ = compiled
+    engine, source = compiled_engine(model, capacity=capacity)
+    ids = random_ids(capacity + 50)
+    assert source.state == "compiled"
+    assert (
+        distance(logits_one_by_one(engine, ids), logits_one_by_one(ring_engine(model, capacity=capacity), ids)) < 1e-4
     )
 
 
@@ -414,13 +427,13 @@ def test_where_a_step_lies_depends_on_all_that_it_was_compiled_for(folder):
     assert place.parent == folder / "compiled"
     assert place.name.startswith("LlamaForCausalLM-")
     assert step_folder(tiny_model("llama", 2, seed=3), ring_for(model)) == place
+    assert step_folder(model, ring_for(model, capacity=2 * CAPACITY)) == place
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
     other_threads = step_folder(model, ring_for(model))
     torch.set_num_threads(threads)
     others = [
         other_threads,
-        step_folder(model, ring_for(model, capacity=2 * CAPACITY)),
         *(
             step_folder(other, ring_for(other))
             for other in (

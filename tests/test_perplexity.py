@@ -13,11 +13,11 @@ from tiny import tiny_model, tiny_tokenizer
 
 from sinkchat.cache.policy import EvictTokens
 from sinkchat.errors import CannotStream, InputError, UsageError
-from sinkchat.lab.perplexity import Started, start_perplexity
-from sinkchat.lab.perplexity_plan import Plan
-from sinkchat.lab.perplexity_reading import DenseReading, ReadingEnded
-from sinkchat.lab.perplexity_scores import Losses, Method, Progress, Result
-from sinkchat.lab.perplexity_text import TextSource
+from sinkchat.lab.perplexity.perplexity import Started, start_perplexity
+from sinkchat.lab.perplexity.plan import Plan
+from sinkchat.lab.perplexity.reading import DenseReading, ReadingEnded
+from sinkchat.lab.perplexity.scores import Losses, Method, Progress, Result
+from sinkchat.lab.perplexity.text import TextSource
 from sinkchat.models.loading import LoadedModel
 
 TEXT = "".join(f"{n * n} whales, {n} sailors and one captain.\n" for n in range(40))

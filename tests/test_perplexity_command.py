@@ -15,8 +15,8 @@ import typer
 from worlds import Terminal, environment
 
 from sinkchat.errors import ExitStatus, InputError, UsageError
-from sinkchat.lab.perplexity_plan import Plan
-from sinkchat.lab.perplexity_scores import Block, Losses, Method, Progress, Result, Scores, Subject, perplexity
+from sinkchat.lab.perplexity.plan import Plan
+from sinkchat.lab.perplexity.scores import Block, Losses, Method, Progress, Result, Scores, Subject, perplexity
 from sinkchat.terminal.asked.options import GroupedHelp
 from sinkchat.terminal.lab.perplexity import Asked, measure
 from sinkchat.terminal.lab.perplexity import perplexity as command

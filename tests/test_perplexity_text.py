@@ -9,7 +9,7 @@ from tiny import tiny_tokenizer
 from worlds import stdin_of
 
 from sinkchat.errors import InputError, UsageError
-from sinkchat.lab.perplexity_text import TextSource, line_break_id
+from sinkchat.lab.perplexity.text import TextSource, line_break_id
 
 
 def source(data: bytes) -> TextSource:

@@ -11,7 +11,9 @@ from transformers import DynamicCache
 from sinkchat.cache.forward import Forward
 from sinkchat.cache.policy import CacheState, EvictMessages, EvictNothing, EvictTokens
 from sinkchat.errors import UsageError
-from sinkchat.lab.recall import (
+from sinkchat.lab.recall.induction import LineTokenizer
+from sinkchat.lab.recall.measured import stream_eval
+from sinkchat.lab.recall.recall import (
     HEADER,
     Answer,
     Fact,
@@ -22,8 +24,6 @@ from sinkchat.lab.recall import (
     question_for,
     recall_of,
 )
-from sinkchat.lab.recall_induction import LineTokenizer
-from sinkchat.lab.recall_measured import stream_eval
 from sinkchat.models.induction import induction_model
 
 WORDS = LineTokenizer()

@@ -11,9 +11,9 @@ from worlds import environment
 from sinkchat.chat.options import MemoryOptions
 from sinkchat.chat.start import session_for
 from sinkchat.errors import InputError, UsageError
-from sinkchat.lab.recall import Answer, Plan
-from sinkchat.lab.recall_questions import Question, Reply, read_questions, score
-from sinkchat.lab.recall_start import Started, induction, replies, start_questions, start_recall, start_with
+from sinkchat.lab.recall.questions import Question, Reply, read_questions, score
+from sinkchat.lab.recall.recall import Answer, Plan
+from sinkchat.lab.recall.start import Started, induction, replies, start_questions, start_recall, start_with
 from sinkchat.models.loading import LoadedModel
 from sinkchat.terminal.lab.recall import Asked, answer, measure
 

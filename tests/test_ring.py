@@ -168,12 +168,23 @@ def test_its_memory_is_that_of_whole_blocks():
     assert RingStorage(LAYOUTS, 32).nbytes == 32 * of_a_token
 
 
-def test_writing_at_a_distance_turns_the_keys_of_layers_that_turn():
+def test_placing_the_pinned_tokens_turns_their_keys_in_the_layers_that_turn():
+    ring, tokens = filled(capacity=40, pinned=4, count=40)
+    pinned = part(tokens, 0, 4)
+    for distance in (9, 0, 70):
+        ring.place(pinned, distance)
+        expected = turned(pinned, distance) if distance else pinned
+        assert is_equal(ring.read(0, 40), joined(expected, part(tokens, 4, 40)))
+    assert not is_equal(ring.read(0, 4), pinned)
+
+
+@pytest.mark.parametrize("left", [0, 1, 35, 36, 100])
+def test_a_token_takes_the_slot_that_its_place_in_the_stream_gives_it(left):
     ring, _ = filled(capacity=40, pinned=4, count=40)
-    tokens = random_tokens(4, seed=3)
-    ring.write(0, tokens, distance=9)
-    assert is_equal(ring.read(0, 4), turned(tokens, 9))
-    assert not is_equal(ring.read(0, 4), tokens)
+    ring.clear(4, left=left)
+    ring.append(40)
+    assert slots(ring, 0, 4) == [0, 1, 2, 3]
+    assert slots(ring, 4, 40) == [4 + (left + index) % 36 for index in range(36)]
 
 
 def test_clearing_forgets_all_and_begins_with_the_first_slot():

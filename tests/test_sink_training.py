@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy, pad
 from worlds import environment
 
 from sinkchat.errors import InputError
-from sinkchat.lab.sink_model import KINDS, LEARNABLE_SINK, VANILLA, ZERO_SINK, SinkModel, Size, turned
-from sinkchat.lab.sink_table import SINKS, Plan, Row
-from sinkchat.lab.sink_training import Trained, compare, new_model, perplexity, train_steps
+from sinkchat.lab.training.model import KINDS, LEARNABLE_SINK, VANILLA, ZERO_SINK, SinkModel, Size, turned
+from sinkchat.lab.training.table import SINKS, Plan, Row
+from sinkchat.lab.training.training import Trained, compare, new_model, perplexity, train_steps
 from sinkchat.terminal.lab.pretrain import Asked, train
 
 SMALL = Size(layers=2, heads=2, width=32)

@@ -101,7 +101,7 @@ class Engine:
         return self._forward.state
 
     def settle(self) -> None:
-        """Waits until tokens are computed as they will be from then on. For measurements: a chat waits for nothing."""
+        """Waits until tokens are computed as they will be from then on. For measurements; a chat never waits."""
         self._forward.settle()
 
     @property

@@ -1,4 +1,4 @@
-"""`sinkchat attention`: its options, and the run of it. What is measured is in `lab/attention.py`."""
+"""`sinkchat attention`: its options, and the run of it. What is measured is in `lab/attention/`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, 
 import typer
 
 from sinkchat.errors import CannotStream, ExitStatus, InputError
-from sinkchat.lab.attention import Report, Shares, SinksEvicted
-from sinkchat.lab.attention_text import BUILT_IN, text_of
+from sinkchat.lab.attention.passages import BUILT_IN, text_of
+from sinkchat.lab.attention.shares import Report, Shares, SinksEvicted
 from sinkchat.terminal.asked import options
 from sinkchat.terminal.asked.request import load_options_for
 from sinkchat.terminal.environment import ColorChoice, Environment
@@ -18,7 +18,7 @@ from sinkchat.terminal.screen import Beside
 from sinkchat.terminal.table import write_json
 
 if TYPE_CHECKING:
-    from sinkchat.lab.attention_start import Started
+    from sinkchat.lab.attention.start import Started
 
 Action: TypeAlias = Callable[[], ExitStatus]
 Progress: TypeAlias = Callable[[str], None]
@@ -55,7 +55,7 @@ class RealLab:
 
     def start(self, asked: Asked, text: str, progress: Progress) -> "Started":
         progress("starting")
-        from sinkchat.lab.attention_start import Plan, start_attention
+        from sinkchat.lab.attention.start import Plan, start_attention
         from sinkchat.models.sources import DEFAULT_MODEL
 
         name = DEFAULT_MODEL if asked.model is None else asked.model
@@ -134,6 +134,6 @@ def _tell(environment: Environment, asked: Asked, report: Report) -> None:
 
         write_report(report, environment, asked.color)
     if asked.plot is not None:
-        from sinkchat.lab.attention_plot import draw
+        from sinkchat.lab.attention.plot import draw
 
         draw(report, asked.plot)

@@ -10,7 +10,7 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from sinkchat.lab.attention import SHALLOW, ByHead, Report, SinksEvicted, mean, mean_beyond
+from sinkchat.lab.attention.shares import SHALLOW, ByHead, Report, SinksEvicted, mean, mean_beyond
 from sinkchat.terminal.environment import ColorChoice, Environment
 from sinkchat.terminal.sanitize import one_line
 

@@ -1,4 +1,4 @@
-"""`sinkchat bench`: its options, and the run of it. What is measured is in `lab/bench.py`.
+"""`sinkchat bench`: its options, and the run of it. What is measured is in `lab/bench/`.
 
 Whatever only a bench needs is imported where it runs, so that all other help pages stay as quick as they are.
 """
@@ -19,8 +19,8 @@ from sinkchat.terminal.screen import Beside
 from sinkchat.terminal.table import write_json
 
 if TYPE_CHECKING:
-    from sinkchat.lab.bench import Sample
-    from sinkchat.lab.bench_start import Expected, Started
+    from sinkchat.lab.bench.bench import Sample
+    from sinkchat.lab.bench.start import Expected, Started
 
 Action: TypeAlias = Callable[[], ExitStatus]
 Progress: TypeAlias = Callable[[str], None]
@@ -53,7 +53,7 @@ class Asked:
 
 
 class Lab(Protocol):
-    """Where models are: what `lab/bench_start.py` gives."""
+    """Where models are: what `lab/bench/start.py` gives."""
 
     def start(self, asked: Asked, progress: Progress) -> "Started": ...
 
@@ -67,18 +67,18 @@ class RealLab:
 
     def start(self, asked: Asked, progress: Progress) -> "Started":
         progress("starting")
-        from sinkchat.lab.bench_start import start_bench
+        from sinkchat.lab.bench.start import start_bench
 
         return start_bench(_model(asked), asked.load, asked.plan, peers=asked.peers, progress=progress)
 
     def expect(self, asked: Asked, progress: Progress) -> "Expected":
-        from sinkchat.lab.bench_start import expected, expected_elsewhere
+        from sinkchat.lab.bench.start import expected, expected_elsewhere
 
         look = expected if asked.bandwidth is None else expected_elsewhere
         return look(_model(asked), asked.load, progress=progress)
 
     def bandwidth(self, device: str, rounds: int) -> Iterator[float]:
-        from sinkchat.lab.bench_start import measured_bandwidth
+        from sinkchat.lab.bench.start import measured_bandwidth
 
         return measured_bandwidth(device, rounds)
 
@@ -152,7 +152,7 @@ def measure(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStat
 
 
 def _tell(environment: Environment, asked: Asked, started: "Started", samples: list["Sample"]) -> None:
-    from sinkchat.lab.bench_report import report
+    from sinkchat.lab.bench.report import report
     from sinkchat.terminal.lab.bench_table import write_report
 
     found = report(started.subject, started.plan, samples, started.notes)
@@ -161,15 +161,15 @@ def _tell(environment: Environment, asked: Asked, started: "Started", samples: l
     else:
         write_report(found, environment)
     if asked.plot is not None:
-        from sinkchat.lab.bench_plot import draw
+        from sinkchat.lab.bench.plot import draw
 
         draw(found, asked.plot)
 
 
 def expect(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStatus:
     """Writes what a bandwidth allows: the one that was stated, else this machine's."""
-    from sinkchat.lab.bench_report import roofline
-    from sinkchat.lab.timing import spread
+    from sinkchat.lab.bench.report import roofline
+    from sinkchat.lab.bench.timing import spread
     from sinkchat.terminal.lab.bench_table import write_expected
 
     beside = Beside.on(environment.stderr, environment)

@@ -6,7 +6,7 @@ Every figure stands with the least and the most of its rounds, and a ratio with 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from sinkchat.lab.bench_report import (
+from sinkchat.lab.bench.report import (
     OURS,
     REACHED_ON_GPU,
     Ratio,
@@ -15,7 +15,7 @@ from sinkchat.lab.bench_report import (
     SizeReport,
     Subject,
 )
-from sinkchat.lab.timing import Spread
+from sinkchat.lab.bench.timing import Spread
 from sinkchat.terminal.environment import Environment
 from sinkchat.terminal.sanitize import one_line
 from sinkchat.terminal.table import write_table

@@ -1,4 +1,4 @@
-"""`sinkchat perplexity`: its options, and the run of it. What is measured is in `lab/perplexity.py`.
+"""`sinkchat perplexity`: its options, and the run of it. What is measured is in `lab/perplexity/`.
 
 What only a measurement needs is imported where it runs, so that all other help pages stay as quick as they are.
 """
@@ -22,9 +22,9 @@ from sinkchat.terminal.signals import Interrupts, leaving_on_signals
 from sinkchat.terminal.table import write_json
 
 if TYPE_CHECKING:
-    from sinkchat.lab.perplexity import Started
-    from sinkchat.lab.perplexity_plan import Plan
-    from sinkchat.lab.perplexity_scores import Progress, Result, Subject
+    from sinkchat.lab.perplexity.perplexity import Started
+    from sinkchat.lab.perplexity.plan import Plan
+    from sinkchat.lab.perplexity.scores import Progress, Result, Subject
 
 Action: TypeAlias = Callable[[], ExitStatus]
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
@@ -62,11 +62,11 @@ class RealLab:
 
     def start(self, asked: Asked, environment: Environment, telling: Callable[[str], None]) -> "Started":
         telling("starting")
-        from sinkchat.lab.perplexity_text import TextSource
+        from sinkchat.lab.perplexity.text import TextSource
 
         source = TextSource(asked.text, environment.stdin)
         source.require()
-        from sinkchat.lab.perplexity import start_perplexity
+        from sinkchat.lab.perplexity.perplexity import start_perplexity
         from sinkchat.models.loading import DEFAULT_MODEL, LoadOptions, load_model
 
         load = LoadOptions(**asked.load, needs_template=False)
@@ -100,7 +100,7 @@ def perplexity(
     as_json: Annotated[bool, options.Json] = False,
 ) -> Action:
     """Measure how well a long text is foreseen: with everything kept, with a window, read afresh, with sinks."""
-    from sinkchat.lab.perplexity_plan import Plan
+    from sinkchat.lab.perplexity.plan import Plan
 
     environment = cast(Environment, context.obj.environment)
     if text is None:
@@ -151,7 +151,7 @@ def measure(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStat
 
 def _follow(started: "Started", results: "list[Result]", beside: Screen, environment: Environment) -> bool:
     """Adds what comes to `results`, of the method under way what it came to so far; whether Ctrl-C stopped it."""
-    from sinkchat.lab.perplexity_scores import Result
+    from sinkchat.lab.perplexity.scores import Result
     from sinkchat.terminal.lab.perplexity_table import in_progress
 
     is_stopped = False
@@ -182,7 +182,7 @@ def _follow(started: "Started", results: "list[Result]", beside: Screen, environ
 def _tell(environment: Environment, asked: Asked, subject: "Subject", results: "list[Result]") -> None:
     try:
         if asked.plot is not None:
-            from sinkchat.lab.perplexity_plot import draw
+            from sinkchat.lab.perplexity.plot import draw
 
             draw(asked.plot, subject, results)
     finally:
@@ -205,7 +205,7 @@ def _finite(value: Any) -> Any:
 
 
 def _kinds(texts: list[str] | None) -> tuple[str, ...] | None:
-    from sinkchat.lab.perplexity_plan import KINDS
+    from sinkchat.lab.perplexity.plan import KINDS
 
     if not texts:
         return None

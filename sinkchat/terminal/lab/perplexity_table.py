@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from sinkchat.lab.perplexity_scores import Progress, Result, Subject, perplexity
+from sinkchat.lab.perplexity.scores import Progress, Result, Subject, perplexity
 from sinkchat.terminal.environment import Environment
 from sinkchat.terminal.sanitize import one_line
 from sinkchat.terminal.table import write_table

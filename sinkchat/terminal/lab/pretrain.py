@@ -1,4 +1,4 @@
-"""`sinkchat pretrain`: its options, and the run of it. What is trained is in `lab/sink_training.py`."""
+"""`sinkchat pretrain`: its options, and the run of it. What is trained is in `lab/training/`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, cast
 import typer
 
 from sinkchat.errors import ExitStatus
-from sinkchat.lab.attention_text import BUILT_IN, text_of
-from sinkchat.lab.sink_table import SINKS, Plan, Row
+from sinkchat.lab.attention.passages import BUILT_IN, text_of
+from sinkchat.lab.training.table import SINKS, Plan, Row
 from sinkchat.terminal.asked import options
 from sinkchat.terminal.environment import Environment
 from sinkchat.terminal.lab.options import measuring
@@ -17,7 +17,7 @@ from sinkchat.terminal.screen import Beside
 from sinkchat.terminal.table import write_json, write_table
 
 if TYPE_CHECKING:
-    from sinkchat.lab.sink_training import Event
+    from sinkchat.lab.training.training import Event
 
 Action: TypeAlias = Callable[[], ExitStatus]
 
@@ -39,7 +39,7 @@ class Asked:
 
 
 class Lab(Protocol):
-    """Where models are trained: what `lab/sink_training.py` gives."""
+    """Where models are trained: what `lab/training/` gives."""
 
     def compare(self, text: bytes, plan: Plan) -> Iterator["Event"]: ...
 
@@ -48,7 +48,7 @@ class RealLab:
     """Loads torch, at the first use."""
 
     def compare(self, text: bytes, plan: Plan) -> Iterator["Event"]:
-        from sinkchat.lab.sink_training import compare
+        from sinkchat.lab.training.training import compare
 
         return compare(text, plan)
 

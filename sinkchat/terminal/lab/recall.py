@@ -1,4 +1,4 @@
-"""`sinkchat recall`: its options, and the run of it. What is measured is in `lab/recall.py`."""
+"""`sinkchat recall`: its options, and the run of it. What is measured is in `lab/recall/`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -9,8 +9,8 @@ import typer
 
 from sinkchat.chat.options import MemoryOptions
 from sinkchat.errors import ExitStatus, InputError, UsageError
-from sinkchat.lab.recall import Answer, Plan, Report, recall_of
-from sinkchat.lab.recall_questions import Question, Reply, read_questions, score
+from sinkchat.lab.recall.questions import Question, Reply, read_questions, score
+from sinkchat.lab.recall.recall import Answer, Plan, Report, recall_of
 from sinkchat.terminal.asked import options
 from sinkchat.terminal.asked.request import load_options_for
 from sinkchat.terminal.environment import Environment
@@ -20,7 +20,7 @@ from sinkchat.terminal.screen import Beside
 from sinkchat.terminal.table import write_json
 
 if TYPE_CHECKING:
-    from sinkchat.lab.recall_start import Started
+    from sinkchat.lab.recall.start import Started
 
 Action: TypeAlias = Callable[[], ExitStatus]
 Progress: TypeAlias = Callable[[str], None]
@@ -66,7 +66,7 @@ class Asked:
 
 
 class Lab(Protocol):
-    """Where models are: what `lab/recall_start.py` gives."""
+    """Where models are: what `lab/recall/start.py` gives."""
 
     def start(self, asked: Asked, progress: Progress) -> "Started": ...
 
@@ -78,7 +78,7 @@ class RealLab:
 
     def start(self, asked: Asked, progress: Progress) -> "Started":
         progress("starting")
-        from sinkchat.lab.recall_start import start_recall
+        from sinkchat.lab.recall.start import start_recall
 
         return start_recall(
             _model(asked), asked.load, asked.plan, cache_sizes=asked.cache_sizes, evict=asked.evict, progress=progress
@@ -86,7 +86,7 @@ class RealLab:
 
     def ask(self, asked: Asked, questions: list[Question], progress: Progress) -> tuple[str, Iterator[Reply]]:
         progress("starting")
-        from sinkchat.lab.recall_start import start_questions
+        from sinkchat.lab.recall.start import start_questions
 
         return start_questions(
             _model(asked), asked.load, questions, memory=asked.memory, max_tokens=asked.max_tokens, progress=progress
@@ -173,7 +173,7 @@ def _tell(environment: Environment, asked: Asked, report: Report) -> None:
     else:
         write_report(report, environment)
     if asked.plot is not None:
-        from sinkchat.lab.recall_plot import draw
+        from sinkchat.lab.recall.plot import draw
 
         draw(report, asked.plot)
 

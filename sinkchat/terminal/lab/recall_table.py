@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from sinkchat.lab.recall import Recall, Report
-from sinkchat.lab.recall_questions import Reply, Score
+from sinkchat.lab.recall.questions import Reply, Score
+from sinkchat.lab.recall.recall import Recall, Report
 from sinkchat.terminal.environment import Environment
 from sinkchat.terminal.sanitize import one_line
 from sinkchat.terminal.table import write_table

@@ -7,7 +7,7 @@ came after it before. The model needs no more than that, and nothing else is tes
 import re
 from collections.abc import Sequence
 
-from sinkchat.lab.recall import HIGHEST, LOWEST, opening_of, question_for
+from sinkchat.lab.recall.recall import HIGHEST, LOWEST, opening_of, question_for
 
 _LINES = 5_000
 """openings that are told apart; of a longer stream the first are used again"""

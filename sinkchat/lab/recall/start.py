@@ -9,10 +9,10 @@ from sinkchat.chat.options import MemoryOptions
 from sinkchat.chat.session import ChatSession
 from sinkchat.chat.start import build_engine, eviction_policy, session_for
 from sinkchat.errors import UsageError
-from sinkchat.lab.recall import Answer, Plan
-from sinkchat.lab.recall_induction import LineTokenizer
-from sinkchat.lab.recall_measured import stream_eval
-from sinkchat.lab.recall_questions import Question, Reply
+from sinkchat.lab.recall.induction import LineTokenizer
+from sinkchat.lab.recall.measured import stream_eval
+from sinkchat.lab.recall.questions import Question, Reply
+from sinkchat.lab.recall.recall import Answer, Plan
 from sinkchat.models.induction import induction_model
 from sinkchat.models.loading import LoadedModel, LoadOptions, load_model
 from sinkchat.models.progress import Progress, silent

@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sinkchat.lab.attention import SHALLOW, Report, Shares, SinksEvicted, mean
+from sinkchat.lab.attention.shares import SHALLOW, Report, Shares, SinksEvicted, mean
 from sinkchat.lab.plotting import COLORS, drawn_to, series_style
 
 _ROWS, _COLUMNS = 2, 3

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from sinkchat.lab.bench_report import OURS, RECOMPUTED, Report
+from sinkchat.lab.bench.report import OURS, RECOMPUTED, Report
+from sinkchat.lab.bench.timing import Spread
 from sinkchat.lab.plotting import drawn_to, series_style
-from sinkchat.lab.timing import Spread
 
 
 def draw(report: Report, path: Path) -> None:

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from sinkchat.errors import UsageError
-from sinkchat.lab.timing import Clock
+from sinkchat.lab.bench.timing import Clock
 
 SETTLING = 2
 """tokens drawn, and not counted, before the first that is"""

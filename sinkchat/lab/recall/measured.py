@@ -10,7 +10,7 @@ from sinkchat.engine.engine import Engine
 from sinkchat.engine.sampling import Greedy
 from sinkchat.engine.segment import Segment
 from sinkchat.errors import UsageError
-from sinkchat.lab.recall import (
+from sinkchat.lab.recall.recall import (
     HEADER,
     HIGHEST,
     LOWEST,

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from sinkchat.cache.moments import Snapshot
-from sinkchat.cache.recorded import recorded
 from sinkchat.engine.engine import Engine, Image
 from sinkchat.errors import UsageError
-from sinkchat.lab.attention import Distribution, SinksEvicted
+from sinkchat.lab.attention.shares import Distribution, SinksEvicted
+from sinkchat.lab.inside.recorded import recorded
 
 
 def evict_sinks(

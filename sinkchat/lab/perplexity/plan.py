@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sinkchat.errors import UsageError
-from sinkchat.lab.perplexity_scores import Method
+from sinkchat.lab.perplexity.scores import Method
 
 KINDS = ("dense", "window", "recompute", "streaming")
 DEFAULT_CACHE_SIZE = 1024

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
-from sinkchat.cache.band import Band, Turn, banded
 from sinkchat.cache.cache import POSITION_LIMIT
 from sinkchat.cache.forward import Forward
 from sinkchat.cache.probe import LayerLayout
 from sinkchat.cache.rope import rotate
 from sinkchat.cache.storage import KeysValues
 from sinkchat.errors import UsageError
+from sinkchat.lab.inside.band import Band, Turn, banded
 
 CHUNK_SIZE = 256
 

@@ -19,11 +19,11 @@ from sinkchat.cache.probe import layer_shapes
 from sinkchat.chat.options import MemoryOptions
 from sinkchat.chat.start import build_engine
 from sinkchat.errors import ModelError, UsageError
-from sinkchat.lab.bench import SETTLING, Field, Machine, Plan, Sample, Stream, bench
-from sinkchat.lab.bench_report import DENSE, Subject
-from sinkchat.lab.bench_streams import EngineStream
-from sinkchat.lab.peers import LlamaCppModel, LlamaCppStream
-from sinkchat.lab.roofline import CopyBandwidth, weight_bytes, weight_bytes_if
+from sinkchat.lab.bench.bench import SETTLING, Field, Machine, Plan, Sample, Stream, bench
+from sinkchat.lab.bench.peers import LlamaCppModel, LlamaCppStream
+from sinkchat.lab.bench.report import DENSE, Subject
+from sinkchat.lab.bench.roofline import CopyBandwidth, weight_bytes, weight_bytes_if
+from sinkchat.lab.bench.streams import EngineStream
 from sinkchat.models.checkpoint import shipped_quantization
 from sinkchat.models.families import limits_of
 from sinkchat.models.loading import LoadedModel, LoadOptions, load_model

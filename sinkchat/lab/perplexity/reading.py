@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from sinkchat.cache.moments import Snapshot
-from sinkchat.cache.plain import CHUNK_SIZE, DenseStream, read_afresh
 from sinkchat.cache.probe import LayerLayout, layer_shapes
 from sinkchat.cache.storage import KeysValues
 from sinkchat.engine.engine import Engine, Image
-from sinkchat.lab.perplexity_scores import Losses
+from sinkchat.lab.inside.plain import CHUNK_SIZE, DenseStream, read_afresh
+from sinkchat.lab.perplexity.scores import Losses
 from sinkchat.models.placement import free_memory
 
 TOKENS_AT_ONCE = {"cuda": 16_384}

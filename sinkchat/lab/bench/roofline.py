@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sinkchat.lab.timing import Clock
+from sinkchat.lab.bench.timing import Clock
 from sinkchat.models.checkpoint import Weight
 from sinkchat.models.quantization import Quantization
 

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sinkchat.cache.band import CannotBand
-from sinkchat.cache.banded import BandedStream
 from sinkchat.cache.cache import SinkCache
 from sinkchat.cache.forward import Forward
 from sinkchat.cache.policy import EvictTokens
 from sinkchat.cache.probe import LayerLayout
+from sinkchat.lab.inside.band import CannotBand
+from sinkchat.lab.inside.banded import BandedStream
 
 TRIAL_TOKENS, TRIAL_CAPACITY, TRIAL_PINNED = 24, 8, 2
 # Largest difference of logits, root mean square in their standard deviations, that rounding explains.

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from sinkchat.lab.bench import Plan, Sample
-from sinkchat.lab.timing import Spread, percentile, ratios, spread
+from sinkchat.lab.bench.bench import Plan, Sample
+from sinkchat.lab.bench.timing import Spread, percentile, ratios, spread
 
 LATE_TO_FULL = 0.98
 TAIL = 1.3

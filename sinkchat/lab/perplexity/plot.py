@@ -7,7 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from sinkchat.lab.perplexity_scores import Block, Result, Subject
+from sinkchat.lab.perplexity.scores import Block, Result, Subject
 from sinkchat.lab.plotting import drawn_to, series_style
 
 

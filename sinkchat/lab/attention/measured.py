@@ -10,10 +10,10 @@ from sinkchat.cache.cache import SinkCache
 from sinkchat.cache.forward import Forward
 from sinkchat.cache.policy import EvictNothing
 from sinkchat.cache.probe import layer_shapes
-from sinkchat.cache.recorded import recorded
 from sinkchat.engine.engine import CHUNK_SIZE, Engine
 from sinkchat.engine.segment import Segment
-from sinkchat.lab.attention import MAPPED, ByHead, Shares, mean, require_room
+from sinkchat.lab.attention.shares import MAPPED, ByHead, Shares, mean, require_room
+from sinkchat.lab.inside.recorded import recorded
 
 
 def measure(model: nn.Module, passages: Sequence[Sequence[int]], *, sinks: int = 4) -> Iterator[Shares]:

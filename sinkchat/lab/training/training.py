@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from sinkchat.errors import InputError
-from sinkchat.lab.sink_model import KINDS, Held, Kind, SinkModel, Size
-from sinkchat.lab.sink_table import SINKS, Plan, Row
+from sinkchat.lab.training.model import KINDS, Held, Kind, SinkModel, Size
+from sinkchat.lab.training.table import SINKS, Plan, Row
 
 _WARM_UP = 40
 _HELD_OUT = 10

@@ -8,10 +8,10 @@ from sinkchat.chat.options import MemoryOptions
 from sinkchat.chat.start import build_engine
 from sinkchat.engine.engine import Engine
 from sinkchat.errors import CannotStream, InputError, UsageError
-from sinkchat.lab.attention import Shares, SinksEvicted, require_room
-from sinkchat.lab.attention_eviction import evict_sinks
-from sinkchat.lab.attention_measured import measure
-from sinkchat.lab.attention_text import encoded, passages_of
+from sinkchat.lab.attention.eviction import evict_sinks
+from sinkchat.lab.attention.measured import measure
+from sinkchat.lab.attention.passages import encoded, passages_of
+from sinkchat.lab.attention.shares import Shares, SinksEvicted, require_room
 from sinkchat.models.loading import LoadedModel, LoadOptions, load_model
 from sinkchat.models.progress import Progress, silent
 

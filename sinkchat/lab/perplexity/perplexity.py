@@ -16,8 +16,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sinkchat.cache.banded import BandedStream
-from sinkchat.cache.banding import why_not_banded
 from sinkchat.cache.cache import SinkCache
 from sinkchat.cache.policy import EvictTokens
 from sinkchat.cache.probe import LayerLayout, probe
@@ -25,9 +23,11 @@ from sinkchat.chat.options import MemoryOptions
 from sinkchat.chat.start import build_cache
 from sinkchat.engine.engine import Engine
 from sinkchat.errors import CannotStream
-from sinkchat.lab.perplexity_file import MeasurementFile, Nowhere, identity_of
-from sinkchat.lab.perplexity_plan import Plan
-from sinkchat.lab.perplexity_reading import (
+from sinkchat.lab.inside.banded import BandedStream
+from sinkchat.lab.inside.banding import why_not_banded
+from sinkchat.lab.perplexity.file import MeasurementFile, Nowhere, identity_of
+from sinkchat.lab.perplexity.plan import Plan
+from sinkchat.lab.perplexity.reading import (
     DenseReading,
     Reading,
     ReadingEnded,
@@ -37,8 +37,8 @@ from sinkchat.lab.perplexity_reading import (
     StreamReading,
     with_line_breaks,
 )
-from sinkchat.lab.perplexity_scores import Method, Progress, Result, Scores, Subject
-from sinkchat.lab.perplexity_text import TextSource, line_break_id
+from sinkchat.lab.perplexity.scores import Method, Progress, Result, Scores, Subject
+from sinkchat.lab.perplexity.text import TextSource, line_break_id
 from sinkchat.models.families import limits_of
 from sinkchat.models.loading import LoadedModel
 from sinkchat.models.progress import Progress as Telling

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sinkchat.lab.plotting import drawn_to, series_style
-from sinkchat.lab.recall import Report
+from sinkchat.lab.recall.recall import Report
 
 
 def draw(report: Report, path: Path) -> None:

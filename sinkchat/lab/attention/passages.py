@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from sinkchat.chat.tokenizer import Tokenizer
 from sinkchat.errors import InputError
-from sinkchat.lab.perplexity_text import TextSource
+from sinkchat.lab.perplexity.text import TextSource
 
 BUILT_IN = "Python's help topics"
 

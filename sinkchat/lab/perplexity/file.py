@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sinkchat.errors import UsageError
-from sinkchat.lab.perplexity_scores import Method, Result, Scores
+from sinkchat.lab.perplexity.scores import Method, Result, Scores
 from sinkchat.models.loading import LoadedModel
 
 _FORM = 1
