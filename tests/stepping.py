@@ -3,7 +3,8 @@
 `Eager` is a source whose step is there from the start, and which counts what it is told.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 
@@ -64,8 +65,10 @@ class Eager:
         self.pauses = 0
         self.refusals: list[str] = []
 
-    def pause(self) -> None:
+    @contextmanager
+    def working(self) -> Iterator[None]:
         self.pauses += 1
+        yield
 
     def refuse(self, reason: str) -> None:
         self.step = None

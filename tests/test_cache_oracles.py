@@ -7,7 +7,6 @@ from streams import (
     distance,
     engine_for,
     held_after,
-    laid_out,
     logits_in_chunks,
     logits_in_one_read,
     logits_one_by_one,
@@ -17,9 +16,7 @@ from tiny import tiny_model
 from transformers import DynamicCache
 
 from sinkchat.cache.forward import Forward
-from sinkchat.cache.layers import ContiguousStorage
 from sinkchat.cache.policy import EvictMessages, EvictTokens
-from sinkchat.cache.ring import RingStorage
 
 FAMILIES = {
     "llama": {},
@@ -34,13 +31,6 @@ FAMILIES = {
 }
 CAPACITY, PINNED = 16, 4
 ROTARY = pytest.mark.parametrize("family", FAMILIES)
-
-
-@pytest.fixture(params=[ContiguousStorage, RingStorage], ids=["contiguous", "ring"], autouse=True)
-def layout(request):
-    """Every claim of this file holds in both layouts."""
-    with laid_out(request.param):
-        yield request.param
 
 
 def model_of(family: str, layers: int, **options):

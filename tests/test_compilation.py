@@ -322,13 +322,15 @@ def test_the_compiler_stands_still_while_the_model_works_and_goes_on_when_it_res
     clock = Clock()
     with compiling(clock) as (source, pid):
         for _ in range(3):
-            source.pause()
-            assert comes_true(lambda: state_of(pid) == "T")
+            with source.working():
+                assert comes_true(lambda: state_of(pid) == "T")
+                clock.now += 3
+                time.sleep(0.2)
+                assert state_of(pid) == "T"
             clock.now += 0.4
-            source.pause()
             time.sleep(0.2)
             assert state_of(pid) == "T"
-            clock.now += 0.6
+            clock.now += 0.2
             assert comes_true(lambda: state_of(pid) in "RSD")
 
 
@@ -336,19 +338,19 @@ def test_the_compiler_stands_still_while_the_model_works_and_goes_on_when_it_res
 def test_a_compiler_that_has_waited_long_enough_is_stopped_no_more(folder):
     clock = Clock()
     with compiling(clock) as (source, pid):
-        source.pause()
-        assert comes_true(lambda: state_of(pid) == "T")
-        while clock.now + 0.4 < 100 + PATIENCE:
-            clock.now += 0.4
-            source.pause()
-        time.sleep(0.2)
-        assert state_of(pid) == "T"
-        clock.now = 100 + PATIENCE
-        source.pause()
-        assert comes_true(lambda: state_of(pid) in "RSD")
-        source.pause()
-        time.sleep(0.2)
-        assert state_of(pid) in "RSD"
+        with source.working():
+            clock.now += PATIENCE / 2
+        clock.now += 100  # somebody typed
+        with source.working():
+            assert comes_true(lambda: state_of(pid) == "T")
+            clock.now += PATIENCE / 2 - 0.1
+            time.sleep(0.2)
+            assert state_of(pid) == "T"
+            clock.now += 0.2
+            assert comes_true(lambda: state_of(pid) in "RSD")
+        with source.working():
+            time.sleep(0.2)
+            assert state_of(pid) in "RSD"
 
 
 PROGRAM = """
@@ -360,7 +362,7 @@ from sinkchat.engine.compilation import Compilation
 
 model = tiny_model("llama", 1)
 source = Compilation(model, ring_cache(model)[1], clock=Clock())
-source.pause()
+source.working().__enter__()
 source.begin()
 assert comes_true(lambda: compilers() and state_of(*compilers()) == "T")
 print(*compilers(), flush=True)

@@ -5,6 +5,7 @@ first tokens are computed both ways and compared, and a step that differs, or fa
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -44,8 +45,8 @@ class Source(Protocol):
     def wait(self) -> bool:
         """Comes back when it is settled whether there is a step."""
 
-    def pause(self) -> None:
-        """The machine is needed for something better now."""
+    def working(self) -> AbstractContextManager[None]:
+        """Within it the model works without a step, and wants the machine for itself."""
 
     def refuse(self, reason: str) -> None:
         """The step cannot be used after all."""
@@ -125,8 +126,8 @@ class AcceleratedForward(Forward):
     ) -> Tensor:
         step = self.source.step if input_ids.shape[1] == logits_to_keep == 1 else None
         if step is None:
-            self.source.pause()
-            return super().__call__(input_ids, position_ids, cache, logits_to_keep=logits_to_keep)
+            with self.source.working():
+                return super().__call__(input_ids, position_ids, cache, logits_to_keep=logits_to_keep)
         with torch.inference_mode():
             try:
                 logits, new = step(input_ids, position_ids)

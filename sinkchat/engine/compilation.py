@@ -35,7 +35,7 @@ from sinkchat.models.cachedir import cache_folder, is_whole, published
 from sinkchat.models.placement import cxx_compiler
 
 PATIENCE = 30.0
-"""Seconds of answering during which a compiler waits."""
+"""Seconds of reading and answering, all together, for which a compiler waits."""
 
 _IDLE = 0.5
 """seconds without a forward after which the machine counts as free"""
@@ -49,8 +49,9 @@ class Compilation:
         self.state = "compiling"
         self._model, self._ring = model, ring
         self._clock = clock
-        self._busy_until = 0.0
-        self._begun: float | None = None
+        self._working_since: float | None = None
+        self._rested_at = float("-inf")
+        self._worked = 0.0
         self._done = threading.Event()
 
     def begin(self) -> "Compilation":
@@ -62,11 +63,21 @@ class Compilation:
         """Whether it is settled, one way or the other, within so many seconds."""
         return self._done.wait(seconds)
 
-    def pause(self) -> None:
-        now = self._clock()
-        if self._begun is None:
-            self._begun = now
-        self._busy_until = now + _IDLE if now - self._begun < PATIENCE else 0.0
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        self._working_since = since = self._clock()
+        try:
+            yield
+        finally:
+            self._rested_at = self._clock()
+            self._worked += self._rested_at - since
+            self._working_since = None
+
+    def _must_wait(self) -> bool:
+        """Whether the machine is wanted for the model: it works, or has just worked; and not for too long in all."""
+        now, since = self._clock(), self._working_since
+        worked = self._worked + (now - since if since is not None else 0.0)
+        return worked < PATIENCE and (since is not None or now < self._rested_at + _IDLE)
 
     def refuse(self, reason: str) -> None:
         self.step = None
@@ -117,7 +128,7 @@ class Compilation:
         """Stops the compiler while the model works, and lets it go on when it does not."""
         is_stopped = False
         while process.poll() is None:
-            must_stop = self._clock() < self._busy_until
+            must_stop = self._must_wait()
             if must_stop != is_stopped:
                 is_stopped = must_stop
                 with suppress(ProcessLookupError):

@@ -83,6 +83,7 @@ def _leave_with_the_parent(stdin: int) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Reads an order from stdin, its length first, and carries it out."""
+    os.nice(10)
     stdin = sys.stdin.buffer
     order: Order = unpacked(stdin.read(int.from_bytes(stdin.read(8), "little")))
     threading.Thread(target=_leave_with_the_parent, args=(stdin.fileno(),), daemon=True).start()

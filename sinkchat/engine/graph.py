@@ -10,7 +10,7 @@ of a forward, say, is found by trying; the plain forward then goes on, and `stat
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 import torch
@@ -147,8 +147,9 @@ class Capture:
     def wait(self) -> bool:
         return True
 
-    def pause(self) -> None:
+    def working(self) -> AbstractContextManager[None]:
         """Nothing goes on beside the chat."""
+        return nullcontext()
 
     def refuse(self, reason: str) -> None:
         self.step = None
