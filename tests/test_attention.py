@@ -143,7 +143,7 @@ def test_a_model_without_learned_sinks_shows_none():
 def test_no_more_queries_are_seen_at_once_than_a_chunk_has():
     seen = []
     with recorded(MODEL, lambda weights: seen.append(weights.shape[-2])):
-        engine = engine_for(MODEL, capacity=LONG)
+        engine = engine_for(MODEL, capacity=LONG, chunk_size=CHUNK_SIZE)
         seen.clear()
         engine.feed(random_ids(LONG))
     assert seen == [CHUNK_SIZE] * 3 + [44] * 3

@@ -248,7 +248,7 @@ def test_a_tiny_model_goes_all_the_way():
     with pytest.raises(UsageError, match="--length 5,000 is more than the 4,096 positions Tiny-1 was trained on"):
         start_with(loaded, Plan(length=5000), "")
     started = start_with(loaded, Plan(passages=40, cache_size=32), text_of([], io.BytesIO()))
-    assert [shares.passages for shares in started.shares] == [16, 32, 40]
+    assert [shares.passages for shares in started.shares] == [32, 40]
     assert started.evict().capacity == 32
     refused = start_with(
         replace(loaded, model=tiny_model("gpt2")), Plan(passages=9, cache_size=32), text_of([], None)

@@ -256,6 +256,7 @@ def test_what_llama_cpp_refuses_is_told() -> None:
         stream.read(random_ids(11))
 
 
+@pytest.mark.slow
 def test_a_bench_beside_llama_cpp_on_the_model_s_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SINKCHAT_CACHE_DIR", str(tmp_path / "cache"))
     gguf, llama = write_gguf(tmp_path / "tiny.F32.gguf"), ScriptedLlama()

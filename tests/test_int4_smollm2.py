@@ -46,11 +46,11 @@ def perplexity_one_by_one(model: PreTrainedModel, ids: torch.Tensor) -> float:
     return math.exp(torch.nn.functional.cross_entropy(torch.stack(rows).float(), ids[0, 1:]).item())
 
 
-def test_it_knows_the_capital_of_france(smollm2: LoadedModel, int4: PreTrainedModel) -> None:
-    question = [{"role": "user", "content": "What is the capital of France?"}]
+def test_it_knows_the_capital_of_japan(smollm2: LoadedModel, int4: PreTrainedModel) -> None:
+    question = [{"role": "user", "content": "What is the capital of Japan?"}]
     ids = smollm2.tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt")
     answer = int4.generate(**ids, max_new_tokens=12, do_sample=False)
-    assert "Paris" in smollm2.tokenizer.decode(answer[0, ids["input_ids"].shape[1] :])
+    assert "Tokyo" in smollm2.tokenizer.decode(answer[0, ids["input_ids"].shape[1] :])
 
 
 @pytest.mark.slow

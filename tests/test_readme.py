@@ -26,9 +26,9 @@ def no_conversation():
 
 
 @pytest.mark.model
-def test_the_session_example_names_paris(smollm2, capsys):
+def test_the_session_example_names_tokyo(smollm2, capsys):
     exec(EXAMPLES[0], {})
-    assert "Paris" in capsys.readouterr().out
+    assert "Tokyo" in capsys.readouterr().out
 
 
 def test_the_tree_names_every_file():
