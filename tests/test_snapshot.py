@@ -18,6 +18,7 @@ from sinkchat.chat.options import ChatOptions
 from sinkchat.chat.session import ChatSession
 from sinkchat.chat.snapshot import SavedMemory, Unusable, identity_of, load_snapshot, save_snapshot
 from sinkchat.errors import SinkchatError
+from sinkchat.models.int4.replace import to_int4
 
 TOKENIZER = tiny_tokenizer()
 MODELS = {dtype: tiny_model("llama", 2, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)}
@@ -84,6 +85,34 @@ def test_a_conversation_goes_on_to_the_bit_after_five_windows_of_forgetting(path
     list(fresh.undo().events)
     list(session.undo().events)
     assert everything(fresh) == everything(session)
+
+
+def int4_model():
+    """Of its weights only embedding and norms are parameters."""
+    model = tiny_model("llama", 2, dtype=torch.bfloat16)
+    to_int4(model)
+    return model
+
+
+def test_weights_in_four_bits_go_on_to_the_bit_too(path):
+    model = int4_model()
+    kept = past_windows(session_with(model))
+    save(path, kept.session)
+    fresh = session_with(model)
+    assert resumed(kept.past, fresh, load(path, fresh, at=at_of(kept.session))) == []
+    assert torch.equal(fresh.engine.logits, kept.session.engine.logits)
+    assert ended(fresh, "and on").text == ended(kept.session, "and on").text
+    assert everything(fresh) == everything(kept.session)
+
+
+def test_other_weights_in_four_bits_are_another_model(path):
+    model, other = int4_model(), int4_model()
+    kept = past_windows(session_with(model))
+    save(path, kept.session)
+    other.model.layers[1].mlp.down_proj.packed.bitwise_not_()
+    told = load(path, session_with(other), at=at_of(kept.session))
+    assert isinstance(told, Unusable)
+    assert isinstance(load(path, session_with(int4_model()), at=at_of(kept.session)), SavedMemory)
 
 
 def test_where_positions_were_turned_back_they_go_on_to_the_bit(path):

@@ -27,6 +27,7 @@ from sinkchat.cache.storage import KeysValues
 from sinkchat.chat.options import ModelCard
 from sinkchat.chat.outline import Outline
 from sinkchat.engine.engine import Engine, Image
+from sinkchat.engine.sections import tensors_of
 from sinkchat.errors import SinkchatError
 
 _FORM = 1
@@ -155,10 +156,10 @@ def _unlike(about: Mapping[str, Any], identity: Mapping[str, str], at: str) -> s
 def _fingerprint(model: nn.Module) -> str:
     """Stands for the weights: the names and shapes of all, and some numbers of each."""
     digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        flat = parameter.detach().reshape(-1)
+    for name, weight in tensors_of(model).items():  # quantised weights are buffers
+        flat = weight.detach().reshape(-1)
         some = flat[:: max(1, len(flat) // _SAMPLES)][:_SAMPLES]
-        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
         digest.update(_bytes(some.cpu()))
     return digest.hexdigest()
 
