@@ -1,8 +1,10 @@
 """The program with a tiny random model, slow enough to be interrupted, left as the installed one is.
 
-Importing torch and building the model takes seconds of real work. An answer has 150 tokens, none of which ends it.
+Importing torch and building the model is real work, and without an end where ENDLESS_LOAD is set. An answer has 150
+tokens, none of which ends it.
 """
 
+import os
 import signal
 import sys
 import time
@@ -35,6 +37,8 @@ def start(request: Request, progress: Callable[[str], None]) -> ChatSession:
     from sinkchat.chat.options import ChatOptions, ModelCard
 
     torch.set_num_threads(1)
+    while "ENDLESS_LOAD" in os.environ:
+        tiny_model("llama", 2)
     model = tiny_model("llama", 2)
     for special in range(len(SPECIAL_TOKENS)):
         model.lm_head.weight[special] = 0  # never the likeliest
