@@ -18,7 +18,7 @@ from sinkchat.errors import ExitStatus
 from sinkchat.terminal import inventory, session_commands, sessions
 from sinkchat.terminal.app import Run
 from sinkchat.terminal.asked import options
-from sinkchat.terminal.asked.config import keys_of, read_config
+from sinkchat.terminal.asked.config import Key, keys_of, read_config
 from sinkchat.terminal.asked.options import GroupedHelp
 from sinkchat.terminal.asked.request import (
     Chosen,
@@ -69,6 +69,11 @@ def start_with_model(request: Request, progress: Callable[[str], None]) -> Conve
 class _World:
     environment: Environment
     start: Start
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """What config.toml may have: the options of `run`."""
+        return keys_of(run)
 
 
 app = typer.Typer(

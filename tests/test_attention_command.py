@@ -10,11 +10,12 @@ import pytest
 from tiny import tiny_model, tiny_tokenizer
 from worlds import Terminal, environment
 
-from sinkchat.errors import CannotStream, InputError, UsageError
+from sinkchat.errors import CannotStream, ExitStatus, InputError, UsageError
 from sinkchat.lab.attention.passages import encoded, passages_of, text_of
 from sinkchat.lab.attention.shares import Distribution, Report, Shares, SinksEvicted
 from sinkchat.terminal.lab.attention import Asked, look
 from sinkchat.terminal.lab.attention_map import write_report
+from sinkchat.terminal.lab.running import Output
 
 SHARES = Shares(
     sinks=4,
@@ -142,10 +143,9 @@ def test_an_early_ctrl_c_keeps_what_was_measured():
         raise KeyboardInterrupt
 
     world = environment(io.BytesIO(b"Call me Ishmael."))
-    with pytest.raises(KeyboardInterrupt):
-        look(world, Asked(texts=("-",)), FakeLab(shares))
+    assert look(world, Asked(texts=("-",)), FakeLab(shares).start) == ExitStatus.INTERRUPTED
     page = world.stdout.getvalue().splitlines()
-    assert page[1] == "1 passages of 16 tokens of -; tokens 8 to 15 look back"
+    assert page[1] == "1 passage of 16 tokens of stdin; tokens 8 to 15 look back"
     assert page[-1] == "  token 0       70.0 %   even attention: 8.3 %"
 
 
@@ -154,7 +154,7 @@ def test_a_model_that_cannot_stream_still_shows_its_sinks():
         raise CannotStream("Tiny-1 cannot stream: it learns absolute positions")
 
     world = environment(io.BytesIO())
-    look(world, Asked(), FakeLab(lambda: iter([SHARES]), evict))
+    look(world, Asked(), FakeLab(lambda: iter([SHARES]), evict).start)
     page = world.stdout.getvalue()
     assert page.endswith("\nnote: no sinks were evicted: Tiny-1 cannot stream: it learns absolute positions\n")
     assert "One query" not in page
@@ -163,7 +163,7 @@ def test_a_model_that_cannot_stream_still_shows_its_sinks():
 def test_json_is_one_document_with_all_numbers():
     world = environment(io.BytesIO())
     lab = FakeLab(lambda: iter([SHARES]))
-    look(world, Asked(as_json=True), lab)
+    look(world, Asked(output=Output(as_json=True)), lab.start)
     document = json.loads(world.stdout.getvalue())
     assert document["shares"]["first"] == [list(layer) for layer in SHARES.first]
     assert document["eviction"]["kept"]["sinks"] == [[0.4, 0.1]] * 3
@@ -184,7 +184,7 @@ def test_a_plot_that_cannot_be_written_is_refused_before_any_work():
     pytest.importorskip("matplotlib")
     lab = FakeLab(lambda: iter([SHARES]))
     with pytest.raises(UsageError, match="there is no folder"):
-        look(environment(io.BytesIO()), Asked(plot=Path("/nonexistent/a.png")), lab)
+        look(environment(io.BytesIO()), Asked(output=Output(plot=Path("/nonexistent/a.png"))), lab.start)
     assert lab.texts == []
 
 

@@ -12,13 +12,16 @@ from scripted_bench import scripted_bench
 from tiny import tiny_model, tiny_tokenizer
 from worlds import Terminal, environment
 
-from sinkchat.errors import OutOfMemory, UsageError
+from sinkchat.cli import run
+from sinkchat.errors import ExitStatus, OutOfMemory, UsageError
 from sinkchat.lab.bench.bench import Plan, Sample
 from sinkchat.lab.bench.report import Subject
 from sinkchat.lab.bench.start import Expected, Started
+from sinkchat.terminal.asked.config import Key, keys_of
 from sinkchat.terminal.asked.options import GroupedHelp
 from sinkchat.terminal.environment import Environment
-from sinkchat.terminal.lab.bench import Asked, Progress, bench, expect, measure
+from sinkchat.terminal.lab.bench import Asked, bench, expect, measure
+from sinkchat.terminal.lab.running import Tell
 
 SUBJECT = Subject("Tiny-1", "none", "bfloat16", "cpu", 2, weight_bytes=200 << 20, kv_bytes_per_token=20 << 10)
 PLAN = Plan(cache_sizes=(256, 1024, 4096), rounds=3, tokens=4, windows=4, turns=9)
@@ -46,7 +49,7 @@ class ScriptedLab:
     notes: tuple[str, ...] = ()
     asked: list[Asked] = field(default_factory=list)
 
-    def start(self, asked: Asked, progress: Progress) -> Started:
+    def start(self, asked: Asked, progress: Tell) -> Started:
         self.asked.append(asked)
         progress("loading Tiny-1")
         return Started(self.subject, PLAN, self._samples(), self.notes)
@@ -56,7 +59,7 @@ class ScriptedLab:
         if self.failing is not None:
             raise self.failing
 
-    def expect(self, asked: Asked, progress: Progress) -> Expected:
+    def expect(self, asked: Asked, progress: Tell) -> Expected:
         return Expected(self.subject, (256, 1024, 4096))
 
     def bandwidth(self, device: str, rounds: int) -> Iterator[float]:
@@ -134,11 +137,15 @@ def test_what_was_measured_is_written_whatever_ends_it() -> None:
     for failing in (KeyboardInterrupt(), OutOfMemory("out of memory", hint="a smaller --cache-size")):
         lab = ScriptedLab(whole.found[:40], failing)
         stdout, stderr = io.StringIO(), Terminal()
-        with pytest.raises(type(failing)):
-            measure(environment(io.BytesIO(), stdout=stdout, stderr=stderr), ASKED, lab)
+        world = environment(io.BytesIO(), stdout=stdout, stderr=stderr)
+        if isinstance(failing, KeyboardInterrupt):
+            assert measure(world, ASKED, lab) == ExitStatus.INTERRUPTED
+        else:
+            with pytest.raises(OutOfMemory):
+                measure(world, ASKED, lab)
         assert stdout.getvalue() == written(ScriptedLab(whole.found[:40]))
         assert table.startswith("".join(stdout.getvalue().splitlines(keepends=True)[:1]))
-        assert stderr.getvalue().endswith("\r\x1b[2K")
+        assert "\r\x1b[2K" in stderr.getvalue()
     stdout = io.StringIO()
     with pytest.raises(KeyboardInterrupt):
         measure(environment(io.BytesIO(), stdout=stdout), ASKED, ScriptedLab([], KeyboardInterrupt()))
@@ -200,9 +207,10 @@ def test_a_dry_run_tells_what_the_bandwidth_allows() -> None:
 @dataclass(frozen=True)
 class World:
     environment: Environment
+    keys: tuple[Key, ...] = keys_of(run)
 
 
-def run(*arguments: str) -> str:
+def bench_with(*arguments: str) -> str:
     """`bench` as the command line would run it; what it wrote."""
     app = typer.Typer()
     app.command(cls=GroupedHelp)(bench)
@@ -224,7 +232,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_dry_run_of_a_model_for_a_device_that_is_not_here(folder: Path) -> None:
     words = ("--dry-run", "--bandwidth", "4000", "--device", "cuda", "--quant", "none", "--json")
-    found = json.loads(run(str(folder), *words, "--cache-size", "512,256", "--cache-size", "1024"))
+    found = json.loads(bench_with(str(folder), *words, "--cache-size", "512,256", "--cache-size", "1024"))
     by_hand = sum(weight.numel() for name, weight in tiny_model().named_parameters() if "embed_tokens" not in name)
     assert found["subject"]["weight_bytes"] == pytest.approx(2 * by_hand, abs=2 * 64 + 200)
     assert found["subject"]["device"] == "cuda"
@@ -247,7 +255,7 @@ def test_a_small_model_is_measured_and_drawn(folder: Path, tmp_path: Path) -> No
         "--cache-size",
         "64",
     ]
-    table = run(str(folder), *words, "--plot", str(tmp_path / "bench.svg"))
+    table = bench_with(str(folder), *words, "--plot", str(tmp_path / "bench.svg"))
     assert table.startswith("tiny, ")
     assert {"1 window later", "dense", "recomputed"} <= {line.split("  ")[0] for line in table.splitlines()}
     drawing = (tmp_path / "bench.svg").read_text()
@@ -272,5 +280,5 @@ def test_a_small_model_is_measured_and_drawn(folder: Path, tmp_path: Path) -> No
 )
 def test_what_cannot_be_meant_is_told_before_anything_is_loaded(arguments: list[str], told: str) -> None:
     with pytest.raises(UsageError) as caught:
-        run("nowhere/at-all", *arguments)
+        bench_with("nowhere/at-all", *arguments)
     assert caught.value.message == told

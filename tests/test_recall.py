@@ -19,6 +19,7 @@ from sinkchat.lab.recall.recall import (
     Fact,
     Plan,
     Point,
+    Reading,
     distances_around,
     line_text,
     question_for,
@@ -30,6 +31,11 @@ WORDS = LineTokenizer()
 INDUCTION = induction_model(LineTokenizer.vocabulary_size)
 LINE = 3
 """tokens of a line, to its tokenizer"""
+
+
+def answers_of(*arguments):
+    """What `stream_eval` answers, without how far it is."""
+    return [event for event in stream_eval(*arguments) if isinstance(event, Answer)]
 
 
 def facts(count, seed=0):
@@ -71,7 +77,7 @@ def test_a_line_is_three_tokens_and_comes_back_as_it_was():
 @pytest.mark.parametrize("capacity", [40, 64])
 def test_recall_ends_at_the_window_s_edge_within_one_fact(policy, sinks, capacity):
     engine = engine_for(INDUCTION, policy, capacity=capacity, pinned=0)
-    answers = list(stream_eval(engine, WORDS, Plan(sinks=sinks, rounds=2)))
+    answers = answers_of(engine, WORDS, Plan(sinks=sinks, rounds=2))
     found = recall_of(answers, capacity=capacity, sinks=sinks)
     assert found.edge <= found.reach <= found.edge + 1
     assert all(answer.is_right for answer in answers if answer.is_held)
@@ -83,10 +89,10 @@ def test_recall_ends_at_the_window_s_edge_within_one_fact(policy, sinks, capacit
 def test_the_edge_is_where_a_count_by_hand_puts_it():
     """Evicting token by token: of the window the question takes one token, and the answer another."""
     engine = engine_for(INDUCTION, EvictTokens(), capacity=64, pinned=0)
-    found = recall_of(list(stream_eval(engine, WORDS, Plan(rounds=1))), capacity=64, sinks=4)
+    found = recall_of(answers_of(engine, WORDS, Plan(rounds=1)), capacity=64, sinks=4)
     assert found.edge == (64 - 4 - 2) // LINE
     other = recall_of(
-        list(stream_eval(engine_for(INDUCTION, EvictTokens(), capacity=94), WORDS, Plan(rounds=1))),
+        answers_of(engine_for(INDUCTION, EvictTokens(), capacity=94), WORDS, Plan(rounds=1)),
         capacity=94,
         sinks=4,
     )
@@ -96,14 +102,14 @@ def test_the_edge_is_where_a_count_by_hand_puts_it():
 def test_a_window_that_forgets_nothing_has_no_edge():
     """The control: the same lines with room for all of them."""
     engine = engine_for(INDUCTION, EvictNothing(), capacity=2048, pinned=0)
-    answers = list(stream_eval(engine, WORDS, Plan(sinks=0, rounds=2, distances=(1, 19, 150))))
+    answers = answers_of(engine, WORDS, Plan(sinks=0, rounds=2, distances=(1, 19, 150)))
     assert all(answer.is_right and answer.is_held for answer in answers)
     assert [answer.lines_back for answer in answers] == [1, 19, 150] * 2
 
 
 def test_a_model_that_cannot_recall_recalls_nothing():
     engine = engine_for(tiny_model("llama", 1), EvictMessages(), capacity=320, pinned=0)
-    answers = list(stream_eval(engine, tiny_tokenizer(), Plan(rounds=1, distances=(1, 2))))
+    answers = answers_of(engine, tiny_tokenizer(), Plan(rounds=1, distances=(1, 2)))
     assert not any(answer.is_right for answer in answers)
     assert answers[0].tokens_back == len(line_text(10, 1000))
     assert all(answer.is_held for answer in answers)
@@ -120,16 +126,24 @@ def test_questions_leave_no_trace_in_the_stream():
 
 def test_leaving_early_keeps_the_stream_whole():
     engine = engine_for(INDUCTION, EvictMessages(), capacity=64, pinned=0)
-    for answer in stream_eval(engine, WORDS, Plan(distances=(1,))):
-        assert answer.is_right
-        break
+    events = stream_eval(engine, WORDS, Plan(distances=(1,)))
+    assert next(event for event in events if isinstance(event, Answer)).is_right
     assert engine.state.seen == len(engine.held_ids) + engine.state.evicted
+
+
+def test_every_line_tells_how_far_it_is():
+    engine = engine_for(INDUCTION, EvictMessages(), capacity=64, pinned=0)
+    events = list(stream_eval(engine, WORDS, Plan(rounds=2, distances=(1, 15))))
+    told = [event for event in events if isinstance(event, Reading)]
+    assert [(one.lines, one.asked) for one in told] == [(line, 0 if line <= 20 else 2) for line in range(1, 31)]
+    assert {(one.of_lines, one.to_ask) for one in told} == {(30, 4)}
+    assert len(events) == 34
 
 
 def test_other_seeds_are_other_numbers():
     def numbers(seed):
         engine = engine_for(INDUCTION, EvictMessages(), capacity=64, pinned=0)
-        return [answer.number for answer in stream_eval(engine, WORDS, Plan(rounds=1, distances=(1, 5), seed=seed))]
+        return [answer.number for answer in answers_of(engine, WORDS, Plan(rounds=1, distances=(1, 5), seed=seed))]
 
     assert numbers(1) == numbers(1) != numbers(2)
 
@@ -178,6 +192,6 @@ def test_no_line_back_is_no_distance():
 @pytest.mark.slow
 def test_smollm2_recalls_nothing_beyond_its_window(smollm2):
     engine = engine_for(smollm2.model, EvictMessages(), capacity=256, pinned=0)
-    answers = list(stream_eval(engine, smollm2.tokenizer, Plan(rounds=3, distances=(1, 5, 14, 20))))
+    answers = answers_of(engine, smollm2.tokenizer, Plan(rounds=3, distances=(1, 5, 14, 20)))
     assert [answer.is_held for answer in answers] == [True, True, False, False] * 3
     assert not any(answer.is_right for answer in answers if not answer.is_held)

@@ -10,12 +10,13 @@ from worlds import environment
 
 from sinkchat.chat.options import MemoryOptions
 from sinkchat.chat.start import session_for
-from sinkchat.errors import InputError, UsageError
+from sinkchat.errors import ExitStatus, InputError, UsageError
 from sinkchat.lab.recall.questions import Question, Reply, read_questions, score
 from sinkchat.lab.recall.recall import Answer, Plan
 from sinkchat.lab.recall.start import Started, induction, replies, start_questions, start_recall, start_with
 from sinkchat.models.loading import LoadedModel
 from sinkchat.terminal.lab.recall import Asked, answer, measure
+from sinkchat.terminal.lab.running import Output
 
 ANSWERS = [
     Answer(1, 3, "1234", "1234", True),
@@ -77,13 +78,13 @@ def interrupted(values):
 
 def test_the_whole_table():
     world = environment(io.BytesIO())
-    measure(world, Asked(cache_sizes=(64,)), FakeLab(ANSWERS))
+    measure(world, Asked(cache_sizes=(64,)), FakeLab(ANSWERS).start)
     assert world.stdout.getvalue() == WHOLE
 
 
 def test_a_table_a_cache():
     world = environment(io.BytesIO())
-    measure(world, Asked(cache_sizes=(64, 128)), FakeLab(ANSWERS))
+    measure(world, Asked(cache_sizes=(64, 128)), FakeLab(ANSWERS).start)
     assert world.stdout.getvalue() == WHOLE + WHOLE[WHOLE.index("\ncache") :].replace(
         "cache of 64: 4 sinks + 60", "cache of 128: 4 sinks + 124"
     )
@@ -91,8 +92,8 @@ def test_a_table_a_cache():
 
 def test_an_early_ctrl_c_keeps_the_answers_so_far():
     world = environment(io.BytesIO())
-    with pytest.raises(KeyboardInterrupt):
-        measure(world, Asked(cache_sizes=(64, 128)), FakeLab(interrupted(ANSWERS[:2])))
+    lab = FakeLab(interrupted(ANSWERS[:2]))
+    assert measure(world, Asked(cache_sizes=(64, 128)), lab.start) == ExitStatus.INTERRUPTED
     assert world.stdout.getvalue().splitlines()[-2:] == [
         "         1            3      2  100%   100%  ████████████████████",
         "Held: at most 1 line back. Recalled: at most 1 line back.",
@@ -101,7 +102,7 @@ def test_an_early_ctrl_c_keeps_the_answers_so_far():
 
 def test_json_is_one_document():
     world = environment(io.BytesIO())
-    measure(world, Asked(cache_sizes=(64,), as_json=True), FakeLab(ANSWERS))
+    measure(world, Asked(cache_sizes=(64,), output=Output(as_json=True)), FakeLab(ANSWERS).start)
     document = json.loads(world.stdout.getvalue())
     assert document["model"] == "Tiny-1"
     (cache,) = document["recalls"]
@@ -111,7 +112,8 @@ def test_json_is_one_document():
 
 def test_the_plot_is_a_picture(tmp_path):
     pytest.importorskip("matplotlib")
-    measure(environment(io.BytesIO()), Asked(cache_sizes=(64, 128), plot=tmp_path / "recall.png"), FakeLab(ANSWERS))
+    asked = Asked(cache_sizes=(64, 128), output=Output(plot=tmp_path / "recall.png"))
+    measure(environment(io.BytesIO()), asked, FakeLab(ANSWERS).start)
     assert (tmp_path / "recall.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -119,14 +121,15 @@ def test_a_plot_that_cannot_be_written_is_refused_before_any_work():
     pytest.importorskip("matplotlib")
     lab = FakeLab(ANSWERS)
     with pytest.raises(UsageError, match="there is no folder"):
-        measure(environment(io.BytesIO()), Asked(plot=Path("/nonexistent/a.png")), lab)
+        measure(environment(io.BytesIO()), Asked(output=Output(plot=Path("/nonexistent/a.png"))), lab.start)
     assert lab.asked == []
 
 
 def test_the_induction_head_goes_all_the_way():
     started = start_with(induction(), Plan(rounds=1, distances=(1, 9, 30)), cache_sizes=(48,), evict="turn")
     ((size, answers),) = started.caches
-    assert (size, [answer.is_right for answer in answers]) == (48, [True, True, False])
+    marks = [event.is_right for event in answers if isinstance(event, Answer)]
+    assert (size, marks) == (48, [True, True, False])
 
 
 def test_an_eviction_that_is_none_is_refused_before_a_model_is_built():
@@ -144,15 +147,15 @@ QUESTIONS = b'{"question": "What is it?", "answer": "a whale"}\n'
 
 def test_each_verdict_is_written_and_then_the_score():
     world, lab = environment(io.BytesIO(QUESTIONS)), FakeLab(replies=REPLIES)
-    answer(world, Asked(questions="-"), lab)
+    answer(world, Asked(questions="-"), lab.ask)
     assert world.stdout.getvalue() == VERDICTS
     assert lab.asked == [[ENTRY]]
 
 
 def test_an_early_ctrl_c_scores_the_questions_so_far():
     world = environment(io.BytesIO(QUESTIONS))
-    with pytest.raises(KeyboardInterrupt):
-        answer(world, Asked(questions="-"), FakeLab(replies=interrupted(REPLIES[:1])))
+    lab = FakeLab(replies=interrupted(REPLIES[:1]))
+    assert answer(world, Asked(questions="-"), lab.ask) == ExitStatus.INTERRUPTED
     assert world.stdout.getvalue() == (
         VERDICTS.splitlines(keepends=True)[0]
         + "\nTiny-1: 1 question in one stream, 1 with a known answer\n"
@@ -162,7 +165,7 @@ def test_an_early_ctrl_c_scores_the_questions_so_far():
 
 def test_questions_as_json_are_one_document():
     world = environment(io.BytesIO(QUESTIONS))
-    answer(world, Asked(questions="-", as_json=True), FakeLab(replies=REPLIES))
+    answer(world, Asked(questions="-", output=Output(as_json=True)), FakeLab(replies=REPLIES).ask)
     document = json.loads(world.stdout.getvalue())
     assert (document["asked"], document["marked"], document["exact"], document["contained"]) == (4, 3, 1, 2)
     assert [reply["has_answer"] for reply in document["replies"]] == [True, True, False, False]
@@ -222,13 +225,13 @@ def test_questions_are_read_in_all_their_forms():
 def test_what_is_no_file_of_questions_is_refused_before_a_model_is_loaded(data, message):
     lab = FakeLab(replies=REPLIES)
     with pytest.raises(InputError, match=message):
-        answer(environment(io.BytesIO(data)), Asked(questions="-"), lab)
+        answer(environment(io.BytesIO(data)), Asked(questions="-"), lab.ask)
     assert lab.asked == []
 
 
 def test_a_file_of_questions_that_is_not_there_is_refused():
     with pytest.raises(InputError, match=r"--questions /nonexistent/q\.jsonl cannot be read: no such file"):
-        answer(environment(io.BytesIO()), Asked(questions="/nonexistent/q.jsonl"), FakeLab())
+        answer(environment(io.BytesIO()), Asked(questions="/nonexistent/q.jsonl"), FakeLab().ask)
 
 
 def test_questions_go_through_one_conversation_that_forgets():

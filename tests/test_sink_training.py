@@ -11,11 +11,12 @@ import torch
 from torch.nn.functional import cross_entropy, pad
 from worlds import environment
 
-from sinkchat.errors import InputError
+from sinkchat.errors import ExitStatus, InputError
 from sinkchat.lab.training.model import KINDS, LEARNABLE_SINK, VANILLA, ZERO_SINK, SinkModel, Size, turned
 from sinkchat.lab.training.table import SINKS, Plan, Row
 from sinkchat.lab.training.training import Trained, compare, new_model, perplexity, train_steps
 from sinkchat.terminal.lab.pretrain import Asked, train
+from sinkchat.terminal.lab.running import Output
 
 SMALL = Size(layers=2, heads=2, width=32)
 TINY = Plan(steps=3, length=16, batch=2, layers=2, heads=2, width=32, streams=2)
@@ -180,14 +181,18 @@ def test_the_whole_table(tmp_path):
     book = tmp_path / "book.txt"
     book.write_text("Call me Ishmael.")
     world = environment(io.BytesIO())
-    train(world, Asked(plan={"steps": 2}, texts=(str(book),)), FakeLab([Trained("vanilla", 2, 1.5), *ROWS]))
+    train(
+        world,
+        Asked(plan={"steps": 2}, texts=(str(book),)),
+        FakeLab([Trained("vanilla", 1, 2, 2, 1.5), *ROWS]).compare,
+    )
     assert world.stdout.getvalue() == TABLE.replace("a book", str(book))
 
 
 def test_an_early_ctrl_c_keeps_the_rows_so_far():
     world = environment(io.BytesIO(b"Call me Ishmael."))
-    with pytest.raises(KeyboardInterrupt):
-        train(world, Asked(plan={"steps": 2}, texts=("-",)), FakeLab(interrupted(ROWS[:1])))
+    lab = FakeLab(interrupted(ROWS[:1]))
+    assert train(world, Asked(plan={"steps": 2}, texts=("-",)), lab.compare) == ExitStatus.INTERRUPTED
     assert world.stdout.getvalue().splitlines()[2:] == [
         "         0 + 64  1 + 63  2 + 62  4 + 60",
         "vanilla   9.500   4.250   4.125   4.000",
@@ -196,7 +201,7 @@ def test_an_early_ctrl_c_keeps_the_rows_so_far():
 
 def test_json_is_one_document():
     world = environment(io.BytesIO())
-    train(world, Asked(as_json=True), FakeLab(ROWS))
+    train(world, Asked(output=Output(as_json=True)), FakeLab(ROWS).compare)
     document = json.loads(world.stdout.getvalue())
     assert document["sinks"] == [0, 1, 2, 4]
     assert document["rows"][0] == {"kind": "vanilla", "loss": 1.5, "perplexities": [9.5, 4.25, 4.125, 4.0]}
@@ -205,4 +210,4 @@ def test_json_is_one_document():
 
 def test_what_is_no_text_is_refused():
     with pytest.raises(InputError, match="stdin is empty"):
-        train(environment(io.BytesIO(b" ")), Asked(texts=("-",)), FakeLab(ROWS))
+        train(environment(io.BytesIO(b" ")), Asked(texts=("-",)), FakeLab(ROWS).compare)

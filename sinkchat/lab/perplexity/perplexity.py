@@ -8,7 +8,7 @@ Everything is a generator. Leaving it stops the work, and a measurement file the
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -62,7 +62,7 @@ class Started:
     """A measurement about to begin: what it is of, and the events of it."""
 
     subject: Subject
-    events: Iterator[Progress | Result]
+    events: Generator[Progress | Result, None, None]
 
 
 def start_perplexity(
@@ -110,7 +110,7 @@ def measured(
     *,
     keeper: Keeper,
     clock: Callable[[], float] = time.monotonic,
-) -> Iterator[Progress | Result]:
+) -> Generator[Progress | Result, None, None]:
     """How far each method is, and in the end what it came to, one method after the other."""
     for number, method in enumerate(methods, 1):
         result = keeper.result_of(method)

@@ -17,6 +17,7 @@ from sinkchat.lab.recall.recall import (
     Answer,
     Fact,
     Plan,
+    Reading,
     distances_around,
     line_text,
     question_for,
@@ -34,8 +35,8 @@ class Words(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str: ...
 
 
-def stream_eval(engine: Engine, words: Words, plan: Plan) -> Iterator[Answer]:
-    """Reads lines of facts for ever, as far as the questions go; an answer for each question.
+def stream_eval(engine: Engine, words: Words, plan: Plan) -> Iterator[Reading | Answer]:
+    """Reads lines of facts, as far as the questions go; tells of each line, and gives an answer for each question.
 
     Each line opens a message, so that a policy which evicts messages evicts lines. Leaving the loop stops the work.
     """
@@ -45,14 +46,16 @@ def stream_eval(engine: Engine, words: Words, plan: Plan) -> Iterator[Answer]:
     engine.reset()
     engine.feed(words.encode(HEADER))
     facts: list[Fact] = []
-    farthest = max(plan.distances)
-    rounds = 0
-    while rounds < plan.rounds:
-        facts.append(_tell(engine, words, Fact(len(facts) + 1, draw.randint(LOWEST, HIGHEST), 0, 0)))
-        if len(facts) % plan.every == 0 and len(facts) >= farthest:
-            rounds += 1
+    first = -(-max(plan.distances) // plan.every) * plan.every
+    last = first + (plan.rounds - 1) * plan.every
+    asked = 0
+    for line in range(1, last + 1):
+        facts.append(_tell(engine, words, Fact(line, draw.randint(LOWEST, HIGHEST), 0, 0)))
+        yield Reading(line, last, asked, plan.rounds * len(plan.distances))
+        if line % plan.every == 0 and line >= first:
             for distance in plan.distances:
                 yield _ask(engine, words, facts[-distance], distance)
+            asked += len(plan.distances)
 
 
 def _settled(engine: Engine, words: Words, plan: Plan) -> Plan:

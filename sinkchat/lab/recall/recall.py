@@ -69,6 +69,16 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """How far a stream is: lines that were read, of all that will be, and so with the questions."""
+
+    lines: int
+    of_lines: int
+    asked: int
+    to_ask: int
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What was said when a number was asked for."""
 

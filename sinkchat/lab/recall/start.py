@@ -12,7 +12,7 @@ from sinkchat.errors import UsageError
 from sinkchat.lab.recall.induction import LineTokenizer
 from sinkchat.lab.recall.measured import stream_eval
 from sinkchat.lab.recall.questions import Question, Reply
-from sinkchat.lab.recall.recall import Answer, Plan
+from sinkchat.lab.recall.recall import Answer, Plan, Reading
 from sinkchat.models.induction import induction_model
 from sinkchat.models.loading import LoadedModel, LoadOptions, load_model
 from sinkchat.models.progress import Progress, silent
@@ -26,8 +26,8 @@ class Started:
     """One recall a cache, about to run; answers come as they are pulled."""
 
     model: str
-    caches: tuple[tuple[int, Iterator[Answer]], ...]
-    """the capacity of each, and its answers"""
+    caches: tuple[tuple[int, Iterator[Reading | Answer]], ...]
+    """the capacity of each, its answers, and between them how far it is"""
 
 
 def start_recall(
@@ -49,7 +49,7 @@ def start_recall(
 def start_with(loaded: LoadedModel, plan: Plan, *, cache_sizes: Sequence[int], evict: str) -> Started:
     """The recall of a model that is loaded."""
 
-    def answers(size: int) -> Iterator[Answer]:
+    def answers(size: int) -> Iterator[Reading | Answer]:
         engine = build_engine(loaded, MemoryOptions(cache_size=size, evict=evict))
         yield from stream_eval(engine, loaded.tokenizer, plan)
 

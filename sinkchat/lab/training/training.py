@@ -29,11 +29,14 @@ _HELD_OUT = 10
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A model is so far in its training. `loss` is that of the step's batch, in nats a byte."""
+    """A model is so far in its training; it is number `number` of `kinds`, counted from 1."""
 
     kind: str
+    number: int
+    kinds: int
     step: int
     loss: float
+    """of the step's batch, in nats a byte"""
 
 
 Event: TypeAlias = Trained | Row
@@ -53,11 +56,11 @@ def compare(text: bytes, plan: Plan, kinds: Sequence[Kind] = KINDS) -> Iterator[
             f"the text has {len(text):,} bytes, and {needed:,} are needed: a tenth is read past the window",
             hint="a longer text",
         )
-    for kind in kinds:
+    for number, kind in enumerate(kinds, 1):
         model = new_model(kind, Size(plan.layers, plan.heads, plan.width), seed=plan.seed)
         loss = math.nan
         for step, loss in enumerate(train_steps(model, train, plan), 1):
-            yield Trained(kind.name, step, loss)
+            yield Trained(kind.name, number, len(kinds), step, loss)
         unseen = held_out[: streams * (len(held_out) // streams)].view(streams, -1)[:, : 4 * plan.length]
         perplexities = tuple(perplexity(model, unseen, capacity=plan.length, sinks=sinks) for sinks in SINKS)
         yield Row(kind.name, loss, perplexities)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -11,18 +11,12 @@ from sinkchat.errors import CannotStream, ExitStatus, InputError
 from sinkchat.lab.attention.passages import BUILT_IN, text_of
 from sinkchat.lab.attention.shares import Report, Shares, SinksEvicted
 from sinkchat.terminal.asked import options
-from sinkchat.terminal.asked.request import load_options_for
 from sinkchat.terminal.environment import ColorChoice, Environment
-from sinkchat.terminal.lab.options import Plot, measuring
-from sinkchat.terminal.screen import Beside
-from sinkchat.terminal.table import write_json
+from sinkchat.terminal.lab.options import Plot, Subject, chosen_for, environment_of, measuring, subject_for
+from sinkchat.terminal.lab.running import Action, Dtype, Output, Pace, Tell, Watch, run
 
 if TYPE_CHECKING:
     from sinkchat.lab.attention.start import Started
-
-Action: TypeAlias = Callable[[], ExitStatus]
-Progress: TypeAlias = Callable[[str], None]
-Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 
 Texts = measuring("--text", "FILE", "Read this text, or several; - is stdin. (What Python's help() says.)")
 Length = measuring("--length", "N", "Tokens of a passage (16).", min=2)
@@ -35,34 +29,22 @@ CacheSize = measuring("--cache-size", "N", "Size of the cache whose sinks are ev
 class Asked:
     """What is to be looked at. A mapping holds only what was chosen."""
 
-    model: str | None = None
-    load: Mapping[str, Any] = field(default_factory=dict)
+    subject: Subject = field(default_factory=Subject)
     plan: Mapping[str, int] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
-    as_json: bool = False
-    plot: Path | None = None
     color: ColorChoice = "auto"
+    output: Output = field(default_factory=Output)
 
 
-class Lab(Protocol):
-    """Where models are."""
-
-    def start(self, asked: Asked, text: str, progress: Progress) -> "Started": ...
+Start: TypeAlias = Callable[[Asked, str, Tell], "Started"]
 
 
-class RealLab:
-    """Loads torch, at the first use."""
+def start(asked: Asked, text: str, tell: Tell) -> "Started":
+    """Loads the model. The first use of torch is here."""
+    tell("starting")
+    from sinkchat.lab.attention.start import Plan, start_attention
 
-    def start(self, asked: Asked, text: str, progress: Progress) -> "Started":
-        progress("starting")
-        from sinkchat.lab.attention.start import Plan, start_attention
-        from sinkchat.models.sources import DEFAULT_MODEL
-
-        name = DEFAULT_MODEL if asked.model is None else asked.model
-        return start_attention(name, asked.load, Plan(**asked.plan), text, progress=progress)
-
-
-REAL = RealLab()
+    return start_attention(asked.subject.name, asked.subject.load, Plan(**asked.plan), text, progress=tell)
 
 
 def attention(
@@ -84,56 +66,69 @@ def attention(
     color: Annotated[ColorChoice | None, options.Color] = None,
 ) -> Action:
     """See where attention goes: the share of the first tokens in each head, and what evicting them does."""
-    environment = cast(Environment, context.obj.environment)
     chosen = {"length": length, "passages": passages, "sinks": sinks, "cache_size": cache_size}
+    given = chosen_for(context)
     asked = Asked(
-        model=model,
-        load=load_options_for(options.typed(context, environment.variables)),
+        subject=subject_for(given),
         plan={name: value for name, value in chosen.items() if value is not None},
         texts=tuple(text or ()),
-        as_json=as_json,
-        plot=plot,
-        color=color or "auto",
+        color=given["color"].value if "color" in given else "auto",
+        output=Output(as_json, plot),
     )
-    return lambda: look(environment, asked)
+    return lambda: look(environment_of(context), asked)
 
 
-def look(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStatus:
+def look(environment: Environment, asked: Asked, start: Start = start) -> ExitStatus:
     """Measures, and writes what was measured, however it ends."""
-    if asked.plot is not None:
-        from sinkchat.lab.plotting import check_plot
+    return run(Look(environment, asked, start), asked.output, environment)
 
-        check_plot(asked.plot)
-    text = text_of(asked.texts, environment.stdin)
-    beside = Beside.on(environment.stderr, environment)
-    shares: Shares | None = None
-    eviction: SinksEvicted | None = None
-    notes: list[str] = []
-    try:
-        started = lab.start(asked, text, beside.status)
+
+class Look:
+    """The shares of the passages so far, and what evicting the sinks did."""
+
+    resumption = ""
+
+    def __init__(self, environment: Environment, asked: Asked, start: Start) -> None:
+        self._environment, self._asked, self._start = environment, asked, start
+        self._model = ""
+        self._shares: Shares | None = None
+        self._eviction: SinksEvicted | None = None
+        self._notes: list[str] = []
+
+    def measure(self, watch: Watch) -> None:
+        text = text_of(self._asked.texts, self._environment.stdin)
+        started = self._start(self._asked, text, watch.tell)
+        self._model = started.model
+        pace = Pace(self._environment.clock)
         for shares in started.shares:
-            beside.status(f"{shares.passages:,} of {started.total:,} passages")
-        beside.status("evicting the sinks")
+            self._shares = shares
+            done = f"{shares.passages:,} of {started.total:,} passages"
+            watch.tell(done, pace.left(shares.passages, started.total))
+        watch.tell("evicting the sinks")
         try:
-            eviction = started.evict()
+            self._eviction = started.evict()
         except (CannotStream, InputError) as error:
-            notes.append(f"no sinks were evicted: {error.message}")
-    finally:
-        beside.erase_status()
-        if shares is not None:
-            source = ", ".join(asked.texts) or BUILT_IN
-            _tell(environment, asked, Report(started.model, source, shares, eviction, tuple(notes)))
-    return ExitStatus.OK
+            self._notes.append(f"no sinks were evicted: {error.message}")
 
+    @property
+    def has_figures(self) -> bool:
+        return self._shares is not None
 
-def _tell(environment: Environment, asked: Asked, report: Report) -> None:
-    if asked.as_json:
-        write_json(asdict(report), environment.stdout)
-    else:
+    @property
+    def _report(self) -> Report:
+        assert self._shares is not None  # there are figures
+        source = ", ".join("stdin" if name == "-" else name for name in self._asked.texts)
+        return Report(self._model, source or BUILT_IN, self._shares, self._eviction, tuple(self._notes))
+
+    def record(self) -> Any:
+        return asdict(self._report)
+
+    def write(self, environment: Environment) -> None:
         from sinkchat.terminal.lab.attention_map import write_report
 
-        write_report(report, environment, asked.color)
-    if asked.plot is not None:
+        write_report(self._report, environment, self._asked.color)
+
+    def draw(self, path: Path) -> None:
         from sinkchat.lab.attention.plot import draw
 
-        draw(report, asked.plot)
+        draw(self._report, path)

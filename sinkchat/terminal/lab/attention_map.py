@@ -51,7 +51,8 @@ def _report_lines(report: Report, width: int, bar: str) -> Iterator[Text]:
     first = "token 0" if shares.sinks == 1 else f"the first {shares.sinks} tokens"
     yield Text(f"{one_line(report.model)}: how much of the attention goes to {first}, in %")
     yield Text(
-        f"{shares.passages:,} passages of {shares.length:,} tokens of {one_line(report.text)}; "
+        f"{shares.passages:,} passage{'' if shares.passages == 1 else 's'} of {shares.length:,} tokens of "
+        f"{one_line(report.text)}; "
         f"tokens {shares.length // 2:,} to {shares.length - 1:,} look back"
     )
     yield Text()

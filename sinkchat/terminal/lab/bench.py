@@ -3,28 +3,25 @@
 Whatever only a bench needs is imported where it runs, so that all other help pages stay as quick as they are.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
 from sinkchat.errors import ExitStatus, UsageError
 from sinkchat.terminal.asked import options
-from sinkchat.terminal.asked.request import load_options_for
 from sinkchat.terminal.environment import Environment
-from sinkchat.terminal.lab.options import Plot, measuring
+from sinkchat.terminal.lab.options import Plot, chosen_for, environment_of, measuring, subject_for
+from sinkchat.terminal.lab.running import Action, Dtype, Output, Tell, Watch, run
 from sinkchat.terminal.screen import Beside
 from sinkchat.terminal.table import write_json
 
 if TYPE_CHECKING:
     from sinkchat.lab.bench.bench import Sample
+    from sinkchat.lab.bench.report import Report
     from sinkchat.lab.bench.start import Expected, Started
-
-Action: TypeAlias = Callable[[], ExitStatus]
-Progress: TypeAlias = Callable[[str], None]
-Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 
 ROUNDS_OF_COPIES = 5
 
@@ -55,9 +52,9 @@ class Asked:
 class Lab(Protocol):
     """Where models are: what `lab/bench/start.py` gives."""
 
-    def start(self, asked: Asked, progress: Progress) -> "Started": ...
+    def start(self, asked: Asked, progress: Tell) -> "Started": ...
 
-    def expect(self, asked: Asked, progress: Progress) -> "Expected": ...
+    def expect(self, asked: Asked, progress: Tell) -> "Expected": ...
 
     def bandwidth(self, device: str, rounds: int) -> Iterator[float]: ...
 
@@ -65,13 +62,13 @@ class Lab(Protocol):
 class RealLab:
     """Loads torch, at the first use."""
 
-    def start(self, asked: Asked, progress: Progress) -> "Started":
+    def start(self, asked: Asked, progress: Tell) -> "Started":
         progress("starting")
         from sinkchat.lab.bench.start import start_bench
 
         return start_bench(_model(asked), asked.load, asked.plan, peers=asked.peers, progress=progress)
 
-    def expect(self, asked: Asked, progress: Progress) -> "Expected":
+    def expect(self, asked: Asked, progress: Tell) -> "Expected":
         from sinkchat.lab.bench.start import expected, expected_elsewhere
 
         look = expected if asked.bandwidth is None else expected_elsewhere
@@ -108,12 +105,13 @@ def bench(
     as_json: Annotated[bool, options.Json] = False,
 ) -> Action:
     """Measure speed and memory: empty, full, long after the first eviction, and against other ways to go on."""
-    environment = cast(Environment, context.obj.environment)
+    environment = environment_of(context)
     sizes = _sizes(cache_size)
     chosen = {"cache_sizes": sizes, "rounds": rounds, "tokens": tokens, "windows": windows, "turns": turns}
+    subject = subject_for(chosen_for(context))
     asked = Asked(
-        model=model,
-        load=load_options_for(options.typed(context, environment.variables)),
+        model=subject.model,
+        load=subject.load,
         plan={name: value for name, value in chosen.items() if value is not None},
         peers=peers,
         bandwidth=None if bandwidth is None else bandwidth * 1e9,
@@ -131,39 +129,47 @@ def bench(
 
 def measure(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStatus:
     """Measures, and writes what was measured, however it ends."""
-    if asked.plot is not None:
-        from sinkchat.lab.plotting import check_plot
-
-        check_plot(asked.plot)
-    beside = Beside.on(environment.stderr, environment)
-    samples: list[Sample] = []
-    try:
-        started = lab.start(asked, beside.status)
-        try:
-            for sample in started.samples:
-                samples.append(sample)
-        finally:
-            beside.erase_status()
-            if samples:
-                _tell(environment, asked, started, samples)
-    finally:
-        beside.erase_status()
-    return ExitStatus.OK
+    return run(Bench(asked, lab), Output(asked.as_json, asked.plot), environment)
 
 
-def _tell(environment: Environment, asked: Asked, started: "Started", samples: list["Sample"]) -> None:
-    from sinkchat.lab.bench.report import report
-    from sinkchat.terminal.lab.bench_table import write_report
+class Bench:
+    """The samples so far."""
 
-    found = report(started.subject, started.plan, samples, started.notes)
-    if asked.as_json:
-        write_json(asdict(found), environment.stdout)
-    else:
-        write_report(found, environment)
-    if asked.plot is not None:
+    resumption = ""
+
+    def __init__(self, asked: Asked, lab: Lab) -> None:
+        self._asked, self._lab = asked, lab
+        self._started: Started | None = None
+        self._samples: list[Sample] = []
+
+    def measure(self, watch: Watch) -> None:
+        self._started = self._lab.start(self._asked, watch.tell)
+        for sample in self._started.samples:
+            self._samples.append(sample)
+
+    @property
+    def has_figures(self) -> bool:
+        return bool(self._samples)
+
+    @property
+    def _report(self) -> "Report":
+        from sinkchat.lab.bench.report import report
+
+        assert self._started is not None  # there are figures
+        return report(self._started.subject, self._started.plan, self._samples, self._started.notes)
+
+    def record(self) -> Any:
+        return asdict(self._report)
+
+    def write(self, environment: Environment) -> None:
+        from sinkchat.terminal.lab.bench_table import write_report
+
+        write_report(self._report, environment)
+
+    def draw(self, path: Path) -> None:
         from sinkchat.lab.bench.plot import draw
 
-        draw(found, asked.plot)
+        draw(self._report, path)
 
 
 def expect(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStatus:

@@ -7,6 +7,7 @@ from sinkchat.lab.perplexity.scores import Progress, Result, Subject, perplexity
 from sinkchat.terminal.environment import Environment
 from sinkchat.terminal.sanitize import one_line
 from sinkchat.terminal.table import write_table
+from sinkchat.terminal.wording import duration
 
 CELLS = 32
 LEAST_RATIO = 4
@@ -110,23 +111,16 @@ class Pictures:
         return self._bars[min(len(self._bars) - 1, int(share * len(self._bars)))]
 
 
-def in_progress(progress: Progress) -> str:
-    """`4 sinks + 252 (3 of 4) · 1,024 of 3,000 tokens · perplexity 15.70 · 270 tok/s · 7 s left · Ctrl-C stops`."""
+def in_progress(progress: Progress) -> tuple[str, ...]:
+    """How far it is in pieces: `4 sinks + 252 (3 of 4)`, `1,024 of 3,000 tokens`, `7 s left`, what it came to."""
     so_far = progress.so_far
     figures = [
         f"{so_far.method.label} ({progress.number} of {progress.methods})",
         f"{so_far.read:,} of {progress.tokens:,} tokens",
-        f"perplexity {in_words(so_far.perplexity_of_all)}",
     ]
+    if progress.seconds_left is not None:
+        figures.append(f"{duration(progress.seconds_left)} left")
+    figures.append(f"perplexity {in_words(so_far.perplexity_of_all)}")
     if so_far.tokens_per_s is not None:
         figures.append(f"{_speed(so_far.tokens_per_s)} tok/s")
-    if progress.seconds_left is not None:
-        figures.append(f"{_duration(progress.seconds_left)} left")
-    return " · ".join([*figures, "Ctrl-C stops"])
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
+    return *figures, "Ctrl-C stops"

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -11,15 +12,13 @@ from sinkchat.lab.attention.passages import BUILT_IN, text_of
 from sinkchat.lab.training.table import SINKS, Plan, Row
 from sinkchat.terminal.asked import options
 from sinkchat.terminal.environment import Environment
-from sinkchat.terminal.lab.options import measuring
+from sinkchat.terminal.lab.options import Plot, environment_of, measuring
+from sinkchat.terminal.lab.running import Action, Output, Pace, Watch, run
 from sinkchat.terminal.sanitize import one_line
-from sinkchat.terminal.screen import Beside
-from sinkchat.terminal.table import write_json, write_table
+from sinkchat.terminal.table import write_table
 
 if TYPE_CHECKING:
     from sinkchat.lab.training.training import Event
-
-Action: TypeAlias = Callable[[], ExitStatus]
 
 Texts = measuring("--text", "FILE", "Train on this text, or several; - is stdin. (What Python's help() says.)")
 Steps = measuring("--steps", "N", f"Steps of training, each of {Plan().batch} passages ({Plan().steps}).", min=1)
@@ -35,25 +34,17 @@ class Asked:
 
     plan: Mapping[str, Any] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
-    as_json: bool = False
+    output: Output = field(default_factory=Output)
 
 
-class Lab(Protocol):
-    """Where models are trained: what `lab/training/` gives."""
-
-    def compare(self, text: bytes, plan: Plan) -> Iterator["Event"]: ...
+Compare: TypeAlias = Callable[[bytes, Plan], "Iterator[Event]"]
 
 
-class RealLab:
-    """Loads torch, at the first use."""
+def compare(text: bytes, plan: Plan) -> "Iterator[Event]":
+    """Trains the models. The first use of torch is here."""
+    from sinkchat.lab.training import training
 
-    def compare(self, text: bytes, plan: Plan) -> Iterator["Event"]:
-        from sinkchat.lab.training.training import compare
-
-        return compare(text, plan)
-
-
-REAL = RealLab()
+    return training.compare(text, plan)
 
 
 def pretrain(
@@ -62,6 +53,7 @@ def pretrain(
     steps: Annotated[int | None, Steps] = None,
     length: Annotated[int | None, Length] = None,
     seed: Annotated[int | None, Seed] = None,
+    plot: Annotated[Path | None, Plot] = None,
     as_json: Annotated[bool, options.Json] = False,
 ) -> Action:
     """Train three tiny models, with softmax, with softmax plus one, with a learned sink: who needs how many sinks?"""
@@ -69,45 +61,63 @@ def pretrain(
     asked = Asked(
         plan={name: value for name, value in chosen.items() if value is not None},
         texts=tuple(text or ()),
-        as_json=as_json,
+        output=Output(as_json, plot),
     )
-    return lambda: train(cast(Environment, context.obj.environment), asked)
+    return lambda: train(environment_of(context), asked)
 
 
-def train(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStatus:
+def train(environment: Environment, asked: Asked, compare: Compare = compare) -> ExitStatus:
     """Trains and measures, and writes the rows there are, however it ends."""
-    plan = Plan(**asked.plan)
-    text = text_of(asked.texts, environment.stdin)
-    beside = Beside.on(environment.stderr, environment)
-    rows: list[Row] = []
-    try:
-        beside.status("starting")
-        for event in lab.compare(text.encode(), plan):
+    return run(Comparison(environment, asked, compare), asked.output, environment)
+
+
+class Comparison:
+    """The rows so far."""
+
+    resumption = ""
+
+    def __init__(self, environment: Environment, asked: Asked, compare: Compare) -> None:
+        self._environment, self._compare = environment, compare
+        self._texts, self._plan = asked.texts, Plan(**asked.plan)
+        self._rows: list[Row] = []
+
+    def measure(self, watch: Watch) -> None:
+        text = text_of(self._texts, self._environment.stdin)
+        watch.tell("starting")
+        pace = Pace(self._environment.clock)
+        steps = self._plan.steps
+        for event in self._compare(text.encode(), self._plan):
             if isinstance(event, Row):
-                rows.append(event)
-            else:
-                measuring = ", measuring" if event.step == plan.steps else ""
-                beside.status(
-                    f"{event.kind}: step {event.step:,} of {plan.steps:,}, loss {event.loss:.2f}{measuring}"
-                )
-    finally:
-        beside.erase_status()
-        if rows:
-            _tell(environment, asked, plan, rows)
-    return ExitStatus.OK
+                self._rows.append(event)
+                continue
+            place = f"{event.kind} ({event.number} of {event.kinds})"
+            step = "measuring" if event.step == steps else f"step {event.step:,} of {steps:,}"
+            left = pace.left((event.number - 1) * steps + event.step, event.kinds * steps)
+            watch.tell(place, step, left, f"loss {event.loss:.2f}")
 
+    @property
+    def has_figures(self) -> bool:
+        return bool(self._rows)
 
-def _tell(environment: Environment, asked: Asked, plan: Plan, rows: list[Row]) -> None:
-    source = ", ".join(asked.texts) or BUILT_IN
-    if asked.as_json:
-        told = {"text": source, "plan": asdict(plan), "sinks": SINKS, "rows": [asdict(row) for row in rows]}
-        write_json(told, environment.stdout)
-        return
-    stdout = environment.stdout
-    stdout.write(
-        f"Perplexity of a byte, read past a cache of {plan.length:,}, sinks + window; "
-        f"{plan.steps:,} steps on {one_line(source)}\n\n"
-    )
-    caches = [f"{sinks} + {plan.length - sinks}" for sinks in SINKS]
-    numbers = [(row.kind, *(f"{value:.3f}" for value in row.perplexities)) for row in rows]
-    write_table([("", *caches), *numbers], stdout, right=range(1, len(SINKS) + 1))
+    @property
+    def _source(self) -> str:
+        return ", ".join("stdin" if name == "-" else name for name in self._texts) or BUILT_IN
+
+    def record(self) -> Any:
+        rows = [asdict(row) for row in self._rows]
+        return {"text": self._source, "plan": asdict(self._plan), "sinks": SINKS, "rows": rows}
+
+    def write(self, environment: Environment) -> None:
+        stdout, length = environment.stdout, self._plan.length
+        stdout.write(
+            f"Perplexity of a byte, read past a cache of {length:,}, sinks + window; "
+            f"{self._plan.steps:,} steps on {one_line(self._source)}\n\n"
+        )
+        caches = [f"{sinks} + {length - sinks}" for sinks in SINKS]
+        numbers = [(row.kind, *(f"{value:.3f}" for value in row.perplexities)) for row in self._rows]
+        write_table([("", *caches), *numbers], stdout, right=range(1, len(SINKS) + 1))
+
+    def draw(self, path: Path) -> None:
+        from sinkchat.lab.training.plot import draw
+
+        draw(self._plan, self._rows, path)

@@ -1,9 +1,9 @@
 """`sinkchat recall`: its options, and the run of it. What is measured is in `lab/recall/`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -12,21 +12,23 @@ from sinkchat.errors import ExitStatus, InputError, UsageError
 from sinkchat.lab.recall.questions import Question, Reply, read_questions, score
 from sinkchat.lab.recall.recall import Answer, Plan, Report, recall_of
 from sinkchat.terminal.asked import options
-from sinkchat.terminal.asked.request import load_options_for
 from sinkchat.terminal.environment import Environment
-from sinkchat.terminal.lab.options import Plot, measuring
+from sinkchat.terminal.lab.options import (
+    Plot,
+    Subject,
+    chosen_for,
+    environment_of,
+    measuring,
+    subject_for,
+    whole_numbers,
+)
 from sinkchat.terminal.lab.recall_table import write_reply, write_report, write_score
-from sinkchat.terminal.screen import Beside
-from sinkchat.terminal.table import write_json
+from sinkchat.terminal.lab.running import Action, Dtype, Output, Pace, Tell, Watch, run
 
 if TYPE_CHECKING:
     from sinkchat.lab.recall.start import Started
 
-Action: TypeAlias = Callable[[], ExitStatus]
-Progress: TypeAlias = Callable[[str], None]
-Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
-
-Subject = typer.Argument(
+Model = typer.Argument(
     metavar="MODEL",
     rich_help_panel="Arguments",
     help="As for run; or induction, a model built by hand that recalls all it remembers.",
@@ -47,17 +49,15 @@ CACHE_SIZES = (512,)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be measured. A mapping holds only what was chosen."""
+    """What is to be measured; of `questions`, a file of them, where there is one."""
 
-    model: str | None = None
-    load: Mapping[str, Any] = field(default_factory=dict)
+    subject: Subject = field(default_factory=Subject)
     plan: Plan = field(default_factory=Plan)
     cache_sizes: tuple[int, ...] = CACHE_SIZES
     evict: str = "turn"
     questions: str | None = None
     max_tokens: int = 64
-    as_json: bool = False
-    plot: Path | None = None
+    output: Output = field(default_factory=Output)
 
     @property
     def memory(self) -> MemoryOptions:
@@ -65,40 +65,31 @@ class Asked:
         return MemoryOptions(cache_size=self.cache_sizes[0], sinks=self.plan.sinks, evict=self.evict)
 
 
-class Lab(Protocol):
-    """Where models are: what `lab/recall/start.py` gives."""
-
-    def start(self, asked: Asked, progress: Progress) -> "Started": ...
-
-    def ask(self, asked: Asked, questions: list[Question], progress: Progress) -> tuple[str, Iterator[Reply]]: ...
+Start: TypeAlias = Callable[[Asked, Tell], "Started"]
+Ask: TypeAlias = Callable[[Asked, list[Question], Tell], tuple[str, Iterator[Reply]]]
 
 
-class RealLab:
-    """Loads torch, at the first use."""
+def start(asked: Asked, tell: Tell) -> "Started":
+    """Loads the model, or builds one. The first use of torch is here."""
+    tell("starting")
+    from sinkchat.lab.recall.start import start_recall
 
-    def start(self, asked: Asked, progress: Progress) -> "Started":
-        progress("starting")
-        from sinkchat.lab.recall.start import start_recall
-
-        return start_recall(
-            _model(asked), asked.load, asked.plan, cache_sizes=asked.cache_sizes, evict=asked.evict, progress=progress
-        )
-
-    def ask(self, asked: Asked, questions: list[Question], progress: Progress) -> tuple[str, Iterator[Reply]]:
-        progress("starting")
-        from sinkchat.lab.recall.start import start_questions
-
-        return start_questions(
-            _model(asked), asked.load, questions, memory=asked.memory, max_tokens=asked.max_tokens, progress=progress
-        )
+    name, load = asked.subject.name, asked.subject.load
+    return start_recall(name, load, asked.plan, cache_sizes=asked.cache_sizes, evict=asked.evict, progress=tell)
 
 
-REAL = RealLab()
+def ask(asked: Asked, questions: list[Question], tell: Tell) -> tuple[str, Iterator[Reply]]:
+    """Loads the model, for a conversation. The first use of torch is here."""
+    tell("starting")
+    from sinkchat.lab.recall.start import start_questions
+
+    name, load = asked.subject.name, asked.subject.load
+    return start_questions(name, load, questions, memory=asked.memory, max_tokens=asked.max_tokens, progress=tell)
 
 
 def recall(
     context: typer.Context,
-    model: Annotated[str | None, Subject] = None,
+    model: Annotated[str | None, Model] = None,
     cache_size: Annotated[list[str] | None, CacheSizes] = None,
     sinks: Annotated[int | None, Sinks] = None,
     evict: Annotated[str | None, options.Evict] = None,
@@ -117,25 +108,23 @@ def recall(
     as_json: Annotated[bool, options.Json] = False,
 ) -> Action:
     """See what is recalled from how far back: facts stream by and are asked for, to the window's edge and beyond."""
-    environment = cast(Environment, context.obj.environment)
-    sizes = _numbers(cache_size, "--cache-size", "512,1024") or CACHE_SIZES
+    sizes = whole_numbers("--cache-size", cache_size, at_least=1, example="512,1024") or CACHE_SIZES
     plan: dict[str, Any] = {
         "sinks": sinks,
         "rounds": rounds,
         "seed": seed,
-        "distances": _numbers(distances, "--distances", "1,10,40"),
+        "distances": tuple(sorted(whole_numbers("--distances", distances, at_least=1, example="1,10,40"))),
     }
     chosen: dict[str, Any] = {"evict": evict, "max_tokens": max_tokens}
     asked = Asked(
-        model=model,
-        load=load_options_for(options.typed(context, environment.variables)),
+        subject=subject_for(chosen_for(context)),
         plan=Plan(**{name: value for name, value in plan.items() if value is not None}),
-        cache_sizes=sizes,
+        cache_sizes=tuple(sorted(sizes)),
         questions=questions,
         **{name: value for name, value in chosen.items() if value is not None},
-        as_json=as_json,
-        plot=plot,
+        output=Output(as_json, plot),
     )
+    environment = environment_of(context)
     if questions is None:
         if max_tokens is not None:
             raise UsageError("--max-tokens is for --questions", hint="--questions FILE, or no --max-tokens")
@@ -145,64 +134,100 @@ def recall(
     return lambda: answer(environment, asked)
 
 
-def measure(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStatus:
+def measure(environment: Environment, asked: Asked, start: Start = start) -> ExitStatus:
     """Measures recall by distance, and writes what was measured, however it ends."""
-    if asked.plot is not None:
-        from sinkchat.lab.plotting import check_plot
+    return run(Recalls(environment, asked, start), asked.output, environment)
 
-        check_plot(asked.plot)
-    beside = Beside.on(environment.stderr, environment)
-    answers: dict[int, list[Answer]] = {}
-    try:
-        started = lab.start(asked, beside.status)
+
+def answer(environment: Environment, asked: Asked, ask: Ask = ask) -> ExitStatus:
+    """Asks the questions of a file, writing each verdict when it is there, and the score however it ends."""
+    return run(Replies(environment, asked, ask), asked.output, environment)
+
+
+class Recalls:
+    """The answers so far, a cache after the other."""
+
+    resumption = ""
+
+    def __init__(self, environment: Environment, asked: Asked, start: Start) -> None:
+        self._environment, self._asked, self._start = environment, asked, start
+        self._model = ""
+        self._answers: dict[int, list[Answer]] = {}
+
+    def measure(self, watch: Watch) -> None:
+        started = self._start(self._asked, watch.tell)
+        self._model = started.model
         for size, coming in started.caches:
-            for one in coming:
-                answers.setdefault(size, []).append(one)
-                beside.status(f"cache of {size:,}: {len(answers[size]):,} answers")
-    finally:
-        beside.erase_status()
-        if answers:
-            recalls = [recall_of(found, capacity=size, sinks=asked.plan.sinks) for size, found in answers.items()]
-            _tell(environment, asked, Report(started.model, asked.evict, tuple(recalls)))
-    return ExitStatus.OK
+            pace = Pace(self._environment.clock)
+            for event in coming:
+                if isinstance(event, Answer):
+                    self._answers.setdefault(size, []).append(event)
+                    continue
+                watch.tell(
+                    f"cache of {size:,}",
+                    f"line {event.lines:,} of {event.of_lines:,}",
+                    f"{event.asked:,} of {event.to_ask:,} questions",
+                    pace.left(event.lines + event.asked, event.of_lines + event.to_ask),
+                )
 
+    @property
+    def has_figures(self) -> bool:
+        return bool(self._answers)
 
-def _tell(environment: Environment, asked: Asked, report: Report) -> None:
-    if asked.as_json:
-        write_json(asdict(report), environment.stdout)
-    else:
-        write_report(report, environment)
-    if asked.plot is not None:
+    @property
+    def _report(self) -> Report:
+        sinks = self._asked.plan.sinks
+        recalls = (recall_of(found, capacity=size, sinks=sinks) for size, found in self._answers.items())
+        return Report(self._model, self._asked.evict, tuple(recalls))
+
+    def record(self) -> Any:
+        return asdict(self._report)
+
+    def write(self, environment: Environment) -> None:
+        write_report(self._report, environment)
+
+    def draw(self, path: Path) -> None:
         from sinkchat.lab.recall.plot import draw
 
-        draw(report, asked.plot)
+        draw(self._report, path)
 
 
-def answer(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStatus:
-    """Asks the questions of a file, writing each verdict when it is there, and the score however it ends."""
-    questions = list(_read(asked.questions or "-", environment))
-    beside = Beside.on(environment.stderr, environment)
-    replies: list[Reply] = []
-    try:
-        name, coming = lab.ask(asked, questions, beside.status)
+class Replies:
+    """The replies so far; each is written when it is there, unless all are to be one document."""
+
+    resumption = ""
+
+    def __init__(self, environment: Environment, asked: Asked, ask: Ask) -> None:
+        self._environment, self._asked, self._ask = environment, asked, ask
+        self._model = ""
+        self._replies: list[Reply] = []
+
+    def measure(self, watch: Watch) -> None:
+        questions = list(_read(self._asked.questions or "-", self._environment))
+        self._model, coming = self._ask(self._asked, questions, watch.tell)
+        pace = Pace(self._environment.clock)
         for reply in coming:
-            replies.append(reply)
-            if not asked.as_json:
-                beside.erase_status()
-                write_reply(reply, environment)
-            beside.status(f"{len(replies):,} of {len(questions):,} questions")
-    finally:
-        beside.erase_status()
-        if replies:
-            total = score(replies)
-            if asked.as_json:
-                marked = [
-                    asdict(reply) | {"is_exact": reply.is_exact, "has_answer": reply.has_answer} for reply in replies
-                ]
-                write_json({"model": name, **asdict(total), "replies": marked}, environment.stdout)
-            else:
-                write_score(total, name, environment)
-    return ExitStatus.OK
+            self._replies.append(reply)
+            if not self._asked.output.as_json:
+                watch.erase()
+                write_reply(reply, self._environment)
+            done, total = len(self._replies), len(questions)
+            watch.tell(f"{done:,} of {total:,} questions", pace.left(done, total))
+
+    @property
+    def has_figures(self) -> bool:
+        return bool(self._replies)
+
+    def record(self) -> Any:
+        marks = [{"is_exact": reply.is_exact, "has_answer": reply.has_answer} for reply in self._replies]
+        replies = [asdict(reply) | mark for reply, mark in zip(self._replies, marks, strict=True)]
+        return {"model": self._model, **asdict(score(self._replies)), "replies": replies}
+
+    def write(self, environment: Environment) -> None:
+        write_score(score(self._replies), self._model, environment)
+
+    def draw(self, path: Path) -> None:
+        """A conversation has no plot; `--plot` beside `--questions` is refused."""
 
 
 def _read(name: str, environment: Environment) -> Iterator[Question]:
@@ -217,18 +242,3 @@ def _read(name: str, environment: Environment) -> Iterator[Question]:
             f"--questions {name} is not UTF-8 text: byte {error.start:,}", hint="JSON in UTF-8"
         ) from error
     return read_questions(text.splitlines(), "stdin" if name == "-" else Path(name).name)
-
-
-def _model(asked: Asked) -> str:
-    from sinkchat.models.sources import DEFAULT_MODEL
-
-    return DEFAULT_MODEL if asked.model is None else asked.model
-
-
-def _numbers(texts: list[str] | None, option: str, example: str) -> tuple[int, ...]:
-    """`--distances 1,10 --distances 40` as numbers, each once, ascending."""
-    words = [word.strip() for text in texts or () for word in text.split(",")]
-    for word in words:
-        if not (word.isascii() and word.isdecimal()) or int(word) < 1:
-            raise UsageError(f"{option} {word} is no whole number from 1 up", hint=f"{option} {example}")
-    return tuple(sorted({int(word) for word in words}))
