@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
 from sinkchat.cache.probe import LayerLayout
-from sinkchat.cache.rope import Rotation, rotate
+from sinkchat.cache.rope import rotate
 from sinkchat.cache.storage import KeysValues, alike_layers
 
 
@@ -39,9 +39,13 @@ class LayerGroup:
     def __init__(self, layout: LayerLayout, layers: Sequence[int], length: int) -> None:
         shape = (len(layers), layout.heads, length)
         self.layers = tuple(layers)
-        self.rotation: Rotation | None = layout.rotation
+        self._rotations = (layout.rotation, layout.value_rotation)
         self.keys = torch.zeros(*shape, layout.key_width, dtype=layout.dtype, device=layout.device)
         self.values = torch.zeros(*shape, layout.value_width, dtype=layout.dtype, device=layout.device)
+
+    @property
+    def _buffers(self) -> tuple[Tensor, Tensor]:
+        return self.keys, self.values
 
     @property
     def nbytes(self) -> int:
@@ -52,28 +56,27 @@ class LayerGroup:
         return KeysValues(self.keys[:, :, start:stop].clone(), self.values[:, :, start:stop].clone())
 
     def write(self, start: int, tokens: KeysValues, *, distance: int = 0) -> None:
-        """Puts `tokens` into the slots from `start` on, their keys moved by `distance` positions."""
+        """Puts `tokens` into the slots from `start` on, moved by `distance` positions."""
         stop = start + tokens.keys.shape[2]
-        keys = tokens.keys
-        if self.rotation is not None and distance:
-            keys = rotate(keys, distance, self.rotation)
-        self.keys[:, :, start:stop] = keys
-        self.values[:, :, start:stop] = tokens.values
+        for buffer, those, rotation in zip(self._buffers, (tokens.keys, tokens.values), self._rotations, strict=True):
+            moved = rotate(those, distance, rotation) if rotation is not None and distance else those
+            buffer[:, :, start:stop] = moved
 
     def shift(self, source: int, target: int, count: int) -> None:
         """Copies `count` slots from `source` down to `target`, in blocks that do not overlap."""
         step = source - target
         for first in range(0, count, step):
             block = min(step, count - first)
-            for buffer in (self.keys, self.values):
+            for buffer in self._buffers:
                 old = buffer[:, :, source + first : source + first + block]
                 buffer[:, :, target + first : target + first + block] = old
 
     def turn(self, start: int, stop: int, distance: int) -> None:
-        """Moves the keys in the slots `[start, stop)` by `distance` positions, a layer at a time."""
-        if self.rotation is not None:
-            for keys in self.keys:
-                keys[:, start:stop] = rotate(keys[:, start:stop], distance, self.rotation)
+        """Moves what is in the slots `[start, stop)` by `distance` positions, a layer at a time."""
+        for buffer, rotation in zip(self._buffers, self._rotations, strict=True):
+            if rotation is not None:
+                for tensor in buffer:
+                    tensor[:, start:stop] = rotate(tensor[:, start:stop], distance, rotation)
 
 
 class ContiguousLayer(CacheLayerMixin):

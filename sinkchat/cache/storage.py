@@ -65,7 +65,7 @@ class Storage(Protocol):
         """Puts the pinned tokens, as the model wrote them, in front of the window, moved by `distance` positions."""
 
     def turn(self, start: int, stop: int, distance: int) -> None:
-        """Moves the keys at the ranks `[start, stop)` by `distance` positions."""
+        """Moves the tokens at the ranks `[start, stop)` by `distance` positions."""
 
 
 def alike_layers(layouts: Sequence[LayerLayout]) -> list[tuple[int, ...]]:
@@ -73,5 +73,5 @@ def alike_layers(layouts: Sequence[LayerLayout]) -> list[tuple[int, ...]]:
     alike: dict[Hashable, list[int]] = {}
     for index, layout in enumerate(layouts):
         shape = (layout.heads, layout.key_width, layout.value_width, layout.dtype, layout.device)
-        alike.setdefault((*shape, id(layout.rotation)), []).append(index)
+        alike.setdefault((*shape, id(layout.rotation), id(layout.value_rotation)), []).append(index)
     return [tuple(layers) for layers in alike.values()]
