@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
 from sinkchat.cache.probe import LayerLayout
-from sinkchat.cache.rope import rotate
+from sinkchat.cache.rope import Rotation, put, rotate, turned
 from sinkchat.cache.storage import KeysValues, alike_layers
 
 BLOCK = 32
@@ -63,16 +63,17 @@ class Blocks:
 
     def write(self, runs: Sequence[tuple[int, int]], tokens: KeysValues) -> None:
         """Puts `tokens` into the slots of all `runs`."""
-        self.write_keys(runs, tokens.keys)
         for row, (block, lane) in _pieces(runs):
             rows = (block.stop - block.start, lane.stop - lane.start)
+            self.keys[:, block, :, :, lane] = _in_blocks(tokens.keys[:, :, row], rows).permute(0, 2, 1, 4, 3)
             self.values[:, block, :, lane] = _in_blocks(tokens.values[:, :, row], rows).transpose(1, 2)
 
-    def write_keys(self, runs: Sequence[tuple[int, int]], keys: Tensor) -> None:
-        """Puts `keys` (N, H, T, Dk) into the slots of all `runs`."""
+    def place(self, runs: Sequence[tuple[int, int]], pairs: Tensor, rotation: Rotation) -> None:
+        """Puts the turned `pairs` (N, H, T, R/2) into the keys of all `runs`; dimensions that do not turn stay."""
         for row, (block, lane) in _pieces(runs):
             rows = (block.stop - block.start, lane.stop - lane.start)
-            self.keys[:, block, :, :, lane] = _in_blocks(keys[:, :, row], rows).permute(0, 2, 1, 4, 3)
+            slots = self.keys[:, block, :, :, lane].permute(0, 2, 1, 4, 3)
+            put(_in_blocks(pairs[:, :, row], rows), slots, rotation)
 
 
 class RingLayer(CacheLayerMixin):
@@ -180,8 +181,7 @@ class RingStorage:
         """Turns the pinned keys, where they are; their values never move."""
         for blocks, rotation, those in zip(self.groups, self._rotations, pinned, strict=True):
             if rotation is not None:
-                keys = rotate(those.keys, distance, rotation) if distance else those.keys
-                blocks.write_keys(self.runs(0, keys.shape[2]), keys)
+                blocks.place(self.runs(0, those.keys.shape[2]), turned(those.keys, distance, rotation), rotation)
 
     def turn(self, start: int, stop: int, distance: int) -> None:
         """Moves the keys at the ranks `[start, stop)`, a layer at a time."""

@@ -42,22 +42,32 @@ class Rotation:
         return turning[..., 0::2], turning[..., 1::2]
 
 
+def turned(keys: Tensor, distance: int, rotation: Rotation) -> Tensor:
+    """The pairs of rotated keys (..., D) as complex numbers (..., R/2), turned on by `distance` positions.
+
+    Angles are computed in float64 and applied in float32 or better. Nobody waits for the keys' device.
+    """
+    working = torch.promote_types(keys.dtype, torch.float32)
+    first, second = rotation.pairs(keys)
+    pairs = torch.complex(first.to(working), second.to(working))
+    phases = torch.exp(1j * distance * rotation.frequencies).to(pairs.dtype)
+    return pairs * phases.to(keys.device, non_blocking=True)
+
+
+def put(pairs: Tensor, keys: Tensor, rotation: Rotation) -> None:
+    """Writes complex `pairs` (..., R/2) into the dimensions of `keys` (..., D) that turn."""
+    first, second = rotation.pairs(keys)
+    first.copy_(pairs.real)
+    second.copy_(pairs.imag)
+
+
 def rotate(keys: Tensor, distance: int, rotation: Rotation) -> Tensor:
     """Rotated keys, moved by `distance` positions (negative: towards the start).
 
-    `keys` is (..., D), already rotated; the result is a new tensor of its dtype. Angles are computed in float64
-    and applied in float32 or better. Each call rounds to the dtype of `keys` once: a key moved one step at a time
-    through a window of 1,020 in bfloat16 is noise (53 % off), moved at once it is right to 0.16 %. So callers
-    keep an untouched copy, and move that.
+    `keys` is (..., D), already rotated; the result is a new tensor of its dtype. Each call rounds to that dtype once:
+    a key moved one step at a time through a window of 1,020 in bfloat16 is noise (53 % off), moved at once it is right
+    to 0.16 %. So callers keep an untouched copy, and move that.
     """
-    angles = distance * rotation.frequencies
-    working = torch.promote_types(keys.dtype, torch.float32)
-    cos = angles.cos().to(keys.device, working)
-    sin = angles.sin().to(keys.device, working)
     moved = keys.clone()
-    first, second = rotation.pairs(keys)
-    first, second = first.to(working), second.to(working)
-    moved_first, moved_second = rotation.pairs(moved)
-    moved_first.copy_(first * cos - second * sin)
-    moved_second.copy_(second * cos + first * sin)
+    put(turned(keys, distance, rotation), moved, rotation)
     return moved
