@@ -11,7 +11,7 @@ from gguf_files import write_gguf
 from tiny import tiny_model, tiny_tokenizer
 
 from sinkchat.errors import DeviceUnavailable, ModelError, UsageError
-from sinkchat.models.checkpoint import read_weights
+from sinkchat.models.checkpoint import Weight, read_weights
 from sinkchat.models.conversion import kept_conversion, packed
 from sinkchat.models.description import describe
 from sinkchat.models.int4.gguf import GgufBlocks
@@ -20,12 +20,12 @@ from sinkchat.models.int4.packing import is_fast_here, is_here
 from sinkchat.models.int4.sharing import FirstOfShared, PartOfShared
 from sinkchat.models.loading import LoadOptions, load_model
 from sinkchat.models.placement import cpu_has_bfloat16
-from sinkchat.models.quantization import METHODS, choose_quantization
+from sinkchat.models.quantization import METHODS, choose_quantization, methods_on
 
 pytestmark = pytest.mark.skipif(not is_here(), reason="this torch has no 4-bit kernel for CPUs")
 
 INT4 = LoadOptions(device="cpu", quant="int4")
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 IDS = torch.arange(10, 50)[None]
 
 
@@ -120,7 +120,7 @@ def test_a_file_is_described_as_itself_after_it_was_packed(tiny_gguf: Path) -> N
     packed(tiny_gguf)
     after, _ = describe(str(tiny_gguf), LoadOptions(device="cpu"))
     assert replace(after, free=None, weights=(), caches=()) == replace(before, free=None, weights=(), caches=())
-    assert [cost.choice for cost in after.weights] == ["none", "nf4", "fp4", "int8", "int4"]
+    assert [cost.choice for cost in after.weights] == ["none", "nf4", "nf4-dq", "fp4", "int8", "int4"]
     assert [cost.nbytes for cost in after.weights] == [cost.nbytes for cost in before.weights]
 
 
@@ -170,12 +170,12 @@ def test_where_it_cannot_be_had_is_told() -> None:
         import torchao
     except ImportError:
         with pytest.raises(UsageError) as missing:
-            choose_quantization("int4", torch.device("cuda", 0), shipped=None)
+            choose_quantization("int4", CUDA, shipped=None)
         assert missing.value.message == "--quant int4 on cuda needs the package torchao, which is not installed"
         assert missing.value.hint == "pip install torchao, or --quant nf4"
     else:
-        settings = METHODS["int4"].apply(torch.bfloat16, torch.device("cuda", 0))["quantization_config"]
-        assert settings.quant_type.group_size == 128
+        settings = methods_on(CUDA)["int4"].apply(torch.bfloat16, CUDA)["quantization_config"].quant_type
+        assert (settings.group_size, settings.int4_packing_format) == (128, "tile_packed_to_4d")
         assert torchao.__version__
     assert METHODS["int4"].apply(torch.bfloat16, CPU) == {}
 
@@ -183,3 +183,18 @@ def test_where_it_cannot_be_had_is_told() -> None:
 def test_a_gguf_writer_makes_what_these_tests_are_about(tiny_gguf: Path) -> None:
     kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(tiny_gguf).tensors}
     assert (kinds["blk.0.attn_q.weight"], kinds["token_embd.weight"]) == ("Q4_1", "F32")
+
+
+def test_on_cuda_tiles_are_filled_up_and_odd_rows_stay_whole() -> None:
+    """Two codes a byte in 8 x 1,024 tiles, a scale and a zero of 16 bits for each 128."""
+    on_cuda = methods_on(CUDA)["int4"]
+    for shape, nbytes in (
+        ((4096, 4096), 4096 * 4096 // 2 + 4096 * 32 * 4),
+        ((576, 1536), 576 * 2048 // 2 + 576 * 16 * 4),
+        ((100, 128), 104 * 1024 // 2 + 104 * 8 * 4),
+        ((576, 576), 2 * 576 * 576),
+    ):
+        assert on_cuda.nbytes([Weight("model.layers.0.mlp.up_proj.weight", shape, 0)], torch.bfloat16) == nbytes
+    head = [Weight("lm_head.weight", (100, 128), 0), Weight("model.norm.weight", (128,), 0)]
+    assert on_cuda.nbytes(head, torch.bfloat16) == 2 * (100 * 128 + 128)
+    assert on_cuda.dtype(torch.float16) == torch.bfloat16

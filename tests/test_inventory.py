@@ -212,8 +212,10 @@ def test_show_says_what_the_model_itself_caches_and_holds(folder: Path) -> None:
     embeddings = 2 * config.vocab_size * config.hidden_size
     norms = (2 * config.num_hidden_layers + 1) * config.hidden_size
     matrices = PARAMETERS - embeddings - norms
-    assert weights["nf4"] == weights["fp4"] == int(matrices * (0.5 + 4 / 64) + 4 * (embeddings + norms))
-    assert weights["int8"] == matrices + 2 * (embeddings + norms)
+    of_4_bits = matrices * (0.5 + 4 / 64) + 7 * config.num_hidden_layers * 16 * 4  # each its sixteen levels
+    assert weights["nf4"] == weights["fp4"] == of_4_bits + 4 * (embeddings + norms)
+    rows = config.num_hidden_layers * (64 + 32 + 32 + 64 + 96 + 96 + 64)
+    assert weights["int8"] == matrices + 4 * rows + 2 * (embeddings + norms)
 
 
 def test_show_in_words(folder: Path) -> None:
@@ -235,6 +237,7 @@ def test_show_in_words(folder: Path) -> None:
     assert [line.split()[:2] for line in weights.splitlines()[1:]] == [
         ["--quant", "none"],
         ["--quant", "nf4"],
+        ["--quant", "nf4-dq"],
         ["--quant", "fp4"],
         ["--quant", "int8"],
         ["--quant", "int4"],

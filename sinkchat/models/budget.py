@@ -10,9 +10,10 @@ import torch
 
 from sinkchat.errors import OutOfMemory
 from sinkchat.models.checkpoint import Weight
+from sinkchat.models.methods import Quantization
 from sinkchat.models.placement import dtype_name
 from sinkchat.models.progress import memory_size
-from sinkchat.models.quantization import METHODS, Quantization
+from sinkchat.models.quantization import METHODS
 
 
 @dataclass(frozen=True, slots=True)

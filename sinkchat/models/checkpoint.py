@@ -25,11 +25,12 @@ _TRAINED_LENGTH = ("max_position_embeddings", "n_positions", "max_seq_len", "max
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One stored tensor: its name, its shape and its bytes on disk."""
+    """One stored tensor: its name, its shape, its bytes on disk and what safetensors calls its numbers, as "BF16"."""
 
     name: str
     shape: tuple[int, ...]
     stored_bytes: int
+    dtype: str = ""
 
     @property
     def parameters(self) -> int:
@@ -134,7 +135,7 @@ def _header(path: Path, name: str) -> list[Weight]:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     header.pop("__metadata__", None)
     return [
-        Weight(tensor, tuple(entry["shape"]), entry["data_offsets"][1] - entry["data_offsets"][0])
+        Weight(tensor, tuple(entry["shape"]), entry["data_offsets"][1] - entry["data_offsets"][0], entry["dtype"])
         for tensor, entry in header.items()
     ]
 

@@ -22,9 +22,11 @@ from sinkchat.models.families import limits_of
 from sinkchat.models.gguf_header import read_gguf_header
 from sinkchat.models.int4.stored import unpacked_config
 from sinkchat.models.loading import LoadOptions, load_tokenizer
+from sinkchat.models.methods import Quantization
 from sinkchat.models.placement import choose_device, choose_dtype, dtype_name, free_memory
 from sinkchat.models.progress import Progress, quiet_libraries, silent
-from sinkchat.models.quantization import METHODS, Quantization, Shipped
+from sinkchat.models.quantization import METHODS
+from sinkchat.models.shipped import Shipped
 from sinkchat.models.sources import Fetching, Located, find_source
 
 SMALLEST_CACHE = 256

@@ -37,9 +37,10 @@ from sinkchat.models.checkpoint import (
 from sinkchat.models.conversion import converted, packed
 from sinkchat.models.gguf_header import kind_of_blocks
 from sinkchat.models.hub import has_tokenizer, weight_files
+from sinkchat.models.methods import Quantization
 from sinkchat.models.placement import choose_device, choose_dtype, dtype_name, free_memory
 from sinkchat.models.progress import Progress, quiet_libraries, silent
-from sinkchat.models.quantization import Quantization, choose_quantization, require_known
+from sinkchat.models.quantization import choose_quantization, require_known
 from sinkchat.models.sources import DEFAULT_MODEL, Fetching, Located, find_source
 
 __all__ = ["DEFAULT_MODEL", "LoadOptions", "LoadedModel", "Progress", "load_model", "load_tokenizer", "silent"]
@@ -50,7 +51,7 @@ class LoadOptions:
     """How a model is loaded; the words are those of the command line."""
 
     quant: str = "auto"
-    """auto, none, nf4, fp4, int8 or int4; auto is nf4 on CUDA; on a CPU int4 for a file of such blocks, else none"""
+    """auto or a word of `METHODS`; auto is nf4 on CUDA; on a CPU int4 for a file of such blocks, else none"""
     dtype: str = "auto"
     """auto, float32, bfloat16 or float16"""
     device: str = "auto"

@@ -1,0 +1,138 @@
+"""Checkpoints whose weights are quantised on disk: loaded as they were shipped, where that can be here.
+
+transformers reads many such forms, most of them with a package that it does not bring, some only on CUDA, and skips
+in silence a form that it does not know. What is missing is told here, before any weights are read.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from transformers import FineGrainedFP8Config, Mxfp4Config, __version__
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+from sinkchat.errors import DeviceUnavailable, ModelError
+from sinkchat.models.checkpoint import Weight
+from sinkchat.models.methods import EightBit, Quantization
+from sinkchat.models.packages import is_installed, quietly_imported
+
+_BITSANDBYTES = ("nf4", "fp4", "int8")
+
+_PACKAGES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {method: {"bitsandbytes": "bitsandbytes"} for method in _BITSANDBYTES}
+    | {
+        "gptq": {"gptqmodel": "gptqmodel", "optimum": "optimum"},
+        "awq": {"gptqmodel": "gptqmodel"},
+        "compressed-tensors": {"compressed_tensors": "compressed-tensors"},
+        "torchao": {"torchao": "torchao"},
+        "aqlm": {"aqlm": "aqlm"},
+        "auto-round": {"auto_round": "auto-round"},
+        "eetq": {"kernels": "kernels"},
+        "fbgemm_fp8": {"fbgemm_gpu": "fbgemm-gpu"},
+        "fp_quant": {"fp_quant": "fp_quant"},
+        "higgs": {"flute": "flute-kernel", "fast_hadamard_transform": "fast_hadamard_transform"},
+        "hqq": {"hqq": "hqq"},
+        "quanto": {"optimum.quanto": "optimum-quanto"},
+        "quark": {"quark": "amd-quark"},
+        "sinq": {"sinq": "sinq"},
+        "spqr": {"spqr_quant": "spqr_quant[gpu]"},
+        "vptq": {"vptq": "vptq"},
+    }
+)
+"""for each method, the modules that transformers imports for it, and what pip calls them"""
+
+_ONLY_ON_CUDA = frozenset({"eetq", "fbgemm_fp8", "fp_quant", "higgs", "hqq", "nvfp4", "spqr", "vptq"})
+
+_OPENED_BY: Mapping[str, type] = MappingProxyType(
+    {"fp8": FineGrainedFP8Config, "mxfp8": FineGrainedFP8Config, "mxfp4": Mxfp4Config}
+)
+"""methods that transformers can open to plain numbers with no package at all"""
+
+_PLAIN = ("F64", "F32", "F16", "BF16")
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped(Quantization):
+    """Weights that are quantised on disk already, loaded as they are."""
+
+    name: str
+
+    def check(self, device: torch.device) -> tuple[str, ...]:
+        _refuse_unknown(self.name)
+        if self.name in _ONLY_ON_CUDA and device.type != "cuda":
+            raise DeviceUnavailable(
+                f"the checkpoint is quantised already ({self.name}), which works on CUDA alone, not on {device.type}",
+                hint="--device cuda, or the same model in another form",
+            )
+        packages = _PACKAGES.get(self.name, {})
+        missing = [package for module, package in packages.items() if not is_installed(module)]
+        if missing:
+            raise ModelError(
+                f"the checkpoint is quantised already ({self.name}), and that needs "
+                f"{' and '.join(missing)}, not installed here",
+                hint=f"pip install {' '.join(missing)}",
+            )
+        for module in packages:
+            quietly_imported(module)
+        return (f"the checkpoint is quantised already ({self.name}) and is loaded as shipped",)
+
+    def dtype(self, chosen: torch.dtype) -> torch.dtype:
+        return EightBit().dtype(chosen) if self.name == "int8" else chosen
+
+    def nbytes(self, weights: Iterable[Weight], dtype: torch.dtype) -> int:
+        """Codes and scales as they are stored, plain weights in `dtype`."""
+        return sum(_held_bytes(weight, dtype) for weight in weights)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened(Quantization):
+    """Weights that are quantised on disk and become plain numbers while they are loaded."""
+
+    name: str
+
+    def check(self, device: torch.device) -> tuple[str, ...]:
+        _refuse_unknown(self.name)
+        return (
+            f"the checkpoint is quantised already ({self.name}), and is opened to plain numbers on {device.type}",
+        )
+
+    def apply(self, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+        return {"quantization_config": _OPENED_BY[self.name](dequantize=True)}
+
+    def nbytes(self, weights: Iterable[Weight], dtype: torch.dtype) -> int:
+        """Each weight in `dtype`, without its scales. Packed pairs of mxfp4 count twice."""
+        return sum(_opened_parameters(weight) for weight in weights) * dtype.itemsize
+
+
+def shipped_method(name: str, device: torch.device) -> Quantization:
+    """How weights that are quantised by `name` on disk are held on `device`."""
+    if name in _OPENED_BY and (device.type != "cuda" or not is_installed("kernels")):
+        return Opened(name)
+    return Shipped(name)
+
+
+def _refuse_unknown(name: str) -> None:
+    known = {method.removesuffix("_4bit").removesuffix("_8bit") for method in AUTO_QUANTIZATION_CONFIG_MAPPING}
+    if name not in (*known, *_BITSANDBYTES):
+        raise ModelError(
+            f"the checkpoint is quantised already ({name}), which transformers {__version__} does not know",
+            hint="pip install --upgrade transformers, or the same model in another form",
+        )
+
+
+def _held_bytes(weight: Weight, dtype: torch.dtype) -> int:
+    if ".quant_state.bitsandbytes" in weight.name or weight.name.endswith(".weight_format"):
+        return 0  # read and not kept
+    if weight.name.endswith(".nested_absmax"):
+        return weight.stored_bytes + 4  # with the mean of the scales
+    if weight.dtype in _PLAIN and weight.name.endswith((".weight", ".bias")):
+        return weight.parameters * dtype.itemsize
+    return weight.stored_bytes
+
+
+def _opened_parameters(weight: Weight) -> int:
+    if weight.name.endswith(("_scale_inv", "_scale", "_scales")):
+        return 0
+    return weight.parameters * (2 if weight.name.endswith("_blocks") else 1)
