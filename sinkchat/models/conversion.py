@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from sinkchat.errors import ModelError
 from sinkchat.models.cachedir import cache_folder, is_whole, published
 from sinkchat.models.checkpoint import first_line, refuse_missing
+from sinkchat.models.gguf_header import refuse_unknown_blocks
 from sinkchat.models.int4.gguf import GgufBlocks
 from sinkchat.models.int4.packing import layout_name
 from sinkchat.models.int4.replace import to_int4
@@ -36,7 +37,7 @@ def converted(gguf: Path, dtype: torch.dtype, *, identity: str = "", progress: P
     """The folder that `gguf` became, converted now if it was not before.
 
     `identity` names the content where that is known (a SHA-256); else path, size and time stand for it.
-    Raises ModelError where the file is damaged or its architecture unknown.
+    Raises ModelError where the file is damaged, or its architecture or a kind of its blocks unknown.
     """
     folder = _folder_for(gguf, dtype_name(dtype), identity)
     return folder if is_whole(folder) else _saved(folder, *_opened(gguf, dtype, progress))
@@ -70,6 +71,7 @@ def _folder_for(gguf: Path, form: str, identity: str) -> Path:
 
 
 def _opened(gguf: Path, dtype: torch.dtype, progress: Progress) -> tuple[Any, Any]:
+    refuse_unknown_blocks(gguf)
     progress(f"converting {gguf.name}, once")
     with quiet_libraries(), redirect_stderr(io.StringIO()):
         # The bar of the blocks obeys no setting of transformers; it writes to sys.stderr.

@@ -19,7 +19,7 @@ from sinkchat.errors import CannotStream
 from sinkchat.models.checkpoint import Weight, read_config, read_weights, shipped_quantization
 from sinkchat.models.conversion import kept_conversion
 from sinkchat.models.families import limits_of
-from sinkchat.models.gguf_header import read_gguf_header
+from sinkchat.models.gguf_header import read_gguf_header, refuse_unknown_blocks
 from sinkchat.models.int4.stored import unpacked_config
 from sinkchat.models.loading import LoadOptions, load_tokenizer
 from sinkchat.models.methods import Quantization
@@ -120,6 +120,7 @@ def _read(located: Located, options: LoadOptions) -> tuple[Path | None, PreTrain
             config = unpacked_config(config)
         return folder, config, load_tokenizer(folder, located.name, replace(options, needs_template=False))
     read_gguf_header(located.path)  # refuses a file that is none, before the slow readers
+    refuse_unknown_blocks(located.path)
     with quiet_libraries(), redirect_stderr(io.StringIO()):
         config = AutoConfig.from_pretrained(located.path.parent, gguf_file=located.path.name)
         tokenizer = AutoTokenizer.from_pretrained(located.path.parent, gguf_file=located.path.name)

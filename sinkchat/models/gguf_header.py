@@ -9,6 +9,7 @@ import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,10 +23,11 @@ _LONGEST = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """The settings that are single values or texts, and the shape of every tensor by its name."""
+    """The settings that are single values or texts; of every tensor, by its name, the shape and the kind's number."""
 
     settings: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
+    kinds: Mapping[str, int]
 
     @property
     def family(self) -> str:
@@ -60,7 +62,9 @@ def read_gguf_header(path: Path) -> GgufHeader:
             tensors, settings = _number(file, "Q"), _number(file, "Q")
             pairs = (_pair(file) for _ in range(settings))
             kept = {name: value for name, value in pairs if value is not None}
-            return GgufHeader(kept, dict(_tensor(file) for _ in range(tensors)))
+            found = [_tensor(file) for _ in range(tensors)]
+            shapes = {name: shape for name, shape, _ in found}
+            return GgufHeader(kept, shapes, {name: kind for name, _, kind in found})
     except (struct.error, KeyError, ValueError, OverflowError) as error:
         raise ModelError(f"the header of {path.name} is damaged or cut short", hint="fetch it again") from error
 
@@ -71,6 +75,35 @@ def kind_of_blocks(path: Path) -> str:
         return read_gguf_header(path).quantization
     except ModelError:
         return "unknown"
+
+
+def refuse_unknown_blocks(path: Path) -> None:
+    """Raises ModelError where a tensor of the file lies in blocks that the package gguf cannot open."""
+    try:
+        kinds = set(read_gguf_header(path).kinds.values())
+    except ModelError:  # the reader says it better
+        return
+    unknown = [name for name in map(_unknown_name, sorted(kinds)) if name]
+    if unknown:
+        raise ModelError(
+            f"{path.name} holds weights in blocks of kind {unknown[0]}, which gguf {version('gguf')} cannot open",
+            hint="a file in another kind, such as Q8_0 or Q4_K_M; or pip install --upgrade gguf",
+        )
+
+
+def _unknown_name(number: int) -> str:
+    """What a kind of blocks that cannot be opened is called; empty for one that can."""
+    import gguf
+    import numpy as np
+
+    try:
+        kind = gguf.GGMLQuantizationType(number)
+        gguf.dequantize(np.zeros(gguf.GGML_QUANT_SIZES[kind][1], np.uint8), kind)
+    except ValueError:
+        return str(number)
+    except NotImplementedError:
+        return str(kind.name)
+    return ""
 
 
 def open_unnoticed(path: Path) -> BinaryIO:
@@ -116,8 +149,9 @@ def _value(file: BinaryIO, kind: int) -> Any:
     return None
 
 
-def _tensor(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
+def _tensor(file: BinaryIO) -> tuple[str, tuple[int, ...], int]:
     name = _text(file)
     shape = tuple(_number(file, "Q") for _ in range(_number(file, "I")))
-    _number(file, "I"), _number(file, "Q")  # its kind and its place
-    return name, shape
+    kind = int(_number(file, "I"))
+    _number(file, "Q")  # its place
+    return name, shape, kind
