@@ -4,17 +4,18 @@ Nothing is decided here but how an option is typed. Importing this module import
 looked for inside functions, after the options have been understood.
 """
 
+import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, cast
 
 import typer
 
 from sinkchat.errors import ExitStatus
+from sinkchat.parallel.ranks import mute_followers
 from sinkchat.terminal import inventory, session_commands, sessions
 from sinkchat.terminal.app import Run
 from sinkchat.terminal.asked import options
@@ -34,35 +35,17 @@ from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.environment import ColorChoice, Environment, silence
 from sinkchat.terminal.lab.commands import register
 from sinkchat.terminal.loading import leave_at_once, load_is_running
+from sinkchat.terminal.processes import as_one_of
 from sinkchat.terminal.screen import Beside
+from sinkchat.terminal.starting import start_with_model
 from sinkchat.terminal.told import as_told
+
+if TYPE_CHECKING:
+    from sinkchat.parallel.link import Followers
 
 Action: TypeAlias = Callable[[], ExitStatus]
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 Start: TypeAlias = Callable[[Request, Callable[[str], None]], Conversation]
-
-
-def start_with_model(request: Request, progress: Callable[[str], None]) -> Conversation:
-    """A conversation with a real model. The first use of torch is here."""
-    progress("starting")
-    from sinkchat.chat.start import start_session
-    from sinkchat.models.loading import LoadOptions
-    from sinkchat.models.sources import DEFAULT_MODEL
-
-    name = DEFAULT_MODEL if request.model is None else request.model
-    session = start_session(
-        name,
-        load=LoadOptions(**{"compile": True, **request.load}),
-        memory=request.memory,
-        chat=request.chat,
-        sources=request.sources,
-        system=request.system,
-        progress=progress,
-    )
-    if request.kept is not None:
-        source = str(Path(name).absolute()) if Path(name).exists() else name
-        request.kept.take_up(session, memory=request.memory, source=source, system=request.system, progress=progress)
-    return session
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +95,7 @@ def main(
 
 def console() -> int:
     """The entry of the program. A model that is still being loaded is left where it is."""
+    mute_followers(os.environ)
     status = main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the status is settled, and torch takes a while to shut down
     if load_is_running():
@@ -206,6 +190,12 @@ def run(
 
 def _run(world: _World, typed: Mapping[str, Chosen], written: Mapping[str, Chosen]) -> ExitStatus:
     """One run of what was typed, over what the conversation that goes on was, over what config.toml says."""
+    return as_one_of(world.environment.variables, lambda others: _converse(world, typed, written, others))
+
+
+def _converse(
+    world: _World, typed: Mapping[str, Chosen], written: Mapping[str, Chosen], followers: "Followers | None"
+) -> ExitStatus:
     chosen = settled(typed, written)
     run = Run(run_options_for(chosen, accessible=world.environment.is_accessible), world.environment)
     keeping = keeping_for(chosen)
@@ -213,7 +203,7 @@ def _run(world: _World, typed: Mapping[str, Chosen], written: Mapping[str, Chose
     kept = keeping.place(sessions.store_of(world.environment), is_talk=run.is_talk)
     try:
         past = resumed(kept.past if kept is not None else None)
-        request = request_for(settled(typed, past, written), kept=kept)
+        request = replace(request_for(settled(typed, past, written), kept=kept), followers=followers)
         return run.main(lambda progress: world.start(request, progress))
     finally:
         if kept is not None:

@@ -40,8 +40,10 @@ class Forward:
 
     @property
     def device(self) -> torch.device:
-        """Where input ids go: the device of the embedding."""
-        return self._embedding.device
+        """Where input ids go: the device of the embedding, or where accelerate has it compute."""
+        hook = getattr(self.model.get_input_embeddings(), "_hf_hook", None)  # type: ignore[operator]
+        place = getattr(hook, "execution_device", None)
+        return self._embedding.device if place is None else torch.device(place)
 
     @property
     def vocabulary_size(self) -> int:
@@ -59,7 +61,7 @@ class Forward:
         No attention mask is passed: with all held tokens in one run before the new ones, causal attention is
         exact for every family.
         """
-        arguments = self.arguments(position_ids, cache, logits_to_keep=logits_to_keep)
+        arguments = self.arguments(position_ids.to(self.device), cache, logits_to_keep=logits_to_keep)
         with torch.inference_mode():
             logits: Tensor = self.model(input_ids=input_ids, **arguments).logits
         return logits if logits_to_keep == 0 else logits[:, -logits_to_keep:]

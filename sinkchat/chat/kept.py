@@ -14,7 +14,7 @@ from sinkchat.chat.past import Past, read_past
 from sinkchat.chat.recorder import JournalRecorder, beginning
 from sinkchat.chat.saved import Saved, Unkept
 from sinkchat.chat.store import Store
-from sinkchat.errors import SinkchatError
+from sinkchat.errors import DeviceLost, SinkchatError
 
 if TYPE_CHECKING:
     from sinkchat.chat.session import ChatSession
@@ -102,6 +102,8 @@ class Kept:
                 save_snapshot(
                     place.snapshot, SavedMemory.of(session.engine), identity=identity, at=session.outline.check
                 )
+        except DeviceLost:
+            raise  # it is why the program ends, and will be told
         except SinkchatError as error:
             return f"{error.message}; what is remembered will be read again"
         finally:

@@ -154,13 +154,18 @@ def _unlike(about: Mapping[str, Any], identity: Mapping[str, str], at: str) -> s
 
 
 def _fingerprint(model: nn.Module) -> str:
-    """Stands for the weights: the names and shapes of all, and some numbers of each."""
+    """Stands for the weights: the names and shapes of all, and some numbers of each that is in memory.
+
+    Of a weight that is cut across processes these are the numbers of this one.
+    """
     digest = hashlib.sha256()
     for name, weight in tensors_of(model).items():  # quantised weights are buffers
-        flat = weight.detach().reshape(-1)
+        own = weight.to_local() if hasattr(weight, "to_local") else weight
+        flat = own.detach().reshape(-1)
         some = flat[:: max(1, len(flat) // _SAMPLES)][:_SAMPLES]
-        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
-        digest.update(_bytes(some.cpu()))
+        digest.update(f"{name} {tuple(own.shape)} {weight.dtype}\n".encode())
+        if not some.is_meta:  # it lies on disk
+            digest.update(_bytes(some.cpu()))
     return digest.hexdigest()
 
 

@@ -3,8 +3,9 @@
 The one place where all parts meet. Each step may refuse, with the reason, before any text.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import islice
 from typing import Any
 
 from sinkchat.cache.cache import SinkCache
@@ -12,6 +13,7 @@ from sinkchat.cache.layers import ContiguousStorage
 from sinkchat.cache.policy import EvictionPolicy, EvictMessages, EvictNothing, EvictTokens
 from sinkchat.cache.probe import LayerLayout, layer_shapes, probe, shift_test
 from sinkchat.cache.ring import RingStorage
+from sinkchat.cache.storage import Storage
 from sinkchat.chat.options import DEFAULT_CACHE_SIZE, ChatOptions, MemoryOptions, ModelCard
 from sinkchat.chat.session import ChatSession
 from sinkchat.engine.acceleration import AcceleratedForward, Source
@@ -22,6 +24,10 @@ from sinkchat.errors import UsageError
 from sinkchat.models.families import Limits, limits_of
 from sinkchat.models.loading import LoadedModel, LoadOptions, Progress, load_model, silent
 from sinkchat.models.sources import DEFAULT_MODEL
+from sinkchat.parallel.following import Part
+from sinkchat.parallel.leading import DividedStorage, LeadingForward
+from sinkchat.parallel.link import Followers, Order
+from sinkchat.parallel.ranks import Ranks
 
 
 def start_session(
@@ -33,15 +39,29 @@ def start_session(
     sources: Mapping[str, str] | None = None,
     system: str | None = None,
     progress: Progress = silent,
+    followers: Followers | None = None,
 ) -> ChatSession:
     """A session with the model `name`. `chat` holds the options that were chosen, `sources` by whom.
 
-    An option that nobody chose comes from the model's generation config, else from `ChatOptions`.
+    An option that nobody chose comes from the model's generation config, else from `ChatOptions`. With `followers`
+    the model is cut across all processes, and they do as `follow` says.
     """
-    eviction_policy(memory if memory is not None else MemoryOptions())  # a slip is told before weights are loaded
-    loaded = load_model(name, load if load is not None else LoadOptions(), progress=progress)
+    memory = memory if memory is not None else MemoryOptions()
+    eviction_policy(memory)  # a slip is told before weights are loaded
+    load = load if load is not None else LoadOptions()
+    if followers is not None:
+        followers.tell("load", name, load, memory)
+        load = replace(load, ranks=followers.ranks)
+    loaded = load_model(name, load, progress=progress)
     progress("finding out how its keys move")
-    return session_for(loaded, memory=memory, chat=chat, sources=sources, system=system)
+    return session_for(loaded, memory=memory, chat=chat, sources=sources, system=system, followers=followers)
+
+
+def follow(orders: Iterator[Order], ranks: Ranks) -> None:
+    """Does what rank 0 says: loads a part of the model that it loads, then computes and remembers its part."""
+    for _, name, load, memory in islice(orders, 1):
+        loaded = load_model(name, replace(load, ranks=ranks))
+        Part(loaded.model, build_cache(loaded, memory)).obey(orders)
 
 
 def session_for(
@@ -51,6 +71,7 @@ def session_for(
     chat: Mapping[str, Any] | None = None,
     sources: Mapping[str, str] | None = None,
     system: str | None = None,
+    followers: Followers | None = None,
 ) -> ChatSession:
     """A session with a model that is loaded."""
     memory = memory if memory is not None else MemoryOptions()
@@ -60,7 +81,7 @@ def session_for(
     options = replace(ChatOptions(), **from_model, **chosen)
     stated = {field.name: "built-in" for field in fields(ChatOptions)} | dict.fromkeys(from_model, "model")
     return ChatSession(
-        build_engine(loaded, memory),
+        build_engine(loaded, memory, followers=followers),
         loaded.tokenizer,
         card=ModelCard(loaded.name, loaded.quant, loaded.dtype, loaded.device, loaded.max_length),
         options=options,
@@ -72,30 +93,32 @@ def session_for(
     )
 
 
-def build_engine(loaded: LoadedModel, memory: MemoryOptions) -> Engine:
+def build_engine(loaded: LoadedModel, memory: MemoryOptions, *, followers: Followers | None = None) -> Engine:
     """The model and a cache of the size and policy asked for, without text. Refuses what cannot stream."""
-    cache = build_cache(loaded, memory)
+    cache = build_cache(loaded, memory, followers=followers)
+    if followers is not None:
+        return Engine(loaded.model, cache, forward=LeadingForward(loaded.model, followers))
     if isinstance(cache.storage, RingStorage):
         source = _source(loaded, cache.layouts, cache.storage)
         return Engine(loaded.model, cache, forward=AcceleratedForward(loaded.model, cache.storage, source))
     return Engine(loaded.model, cache)
 
 
-def build_cache(loaded: LoadedModel, memory: MemoryOptions) -> SinkCache:
+def build_cache(loaded: LoadedModel, memory: MemoryOptions, *, followers: Followers | None = None) -> SinkCache:
     """A cache for the model, of the size and policy asked for. Refuses what cannot stream."""
     policy = eviction_policy(memory)
     limits = limits_of(loaded.model.config)
     if isinstance(policy, EvictNothing):
         layouts = layer_shapes(loaded.model, name=loaded.name)
         capacity = _capacity(memory, limits, layouts, loaded.name)
-        storage = _storage(loaded, layouts, capacity)
+        storage = _storage(loaded, layouts, capacity, followers)
         return SinkCache(layouts, policy, capacity=capacity, pinned=0, position_limit=capacity, storage=storage)
     trained = limits.trained or DEFAULT_CACHE_SIZE
     layouts = probe(loaded.model, position_limit=min(trained, limits.positions(trained)), name=loaded.name)
     capacity = _capacity(memory, limits, layouts, loaded.name)
     position_limit = limits.positions(capacity)
     shift_test(loaded.model, last_position=position_limit - 1, name=loaded.name)
-    storage = _storage(loaded, layouts, capacity)
+    storage = _storage(loaded, layouts, capacity, followers)
     return SinkCache(layouts, policy, capacity=capacity, pinned=0, position_limit=position_limit, storage=storage)
 
 
@@ -115,9 +138,11 @@ def eviction_policy(memory: MemoryOptions) -> EvictionPolicy:
 
 
 def _storage(
-    loaded: LoadedModel, layouts: tuple[LayerLayout, ...], capacity: int
-) -> type[RingStorage] | type[ContiguousStorage]:
+    loaded: LoadedModel, layouts: tuple[LayerLayout, ...], capacity: int, followers: Followers | None
+) -> Callable[[Sequence[LayerLayout], int], Storage]:
     """The layout of the cache: a ring where a faster step will read it, else the one that needs no mask."""
+    if followers is not None:
+        return lambda layouts, capacity: DividedStorage(ContiguousStorage(layouts, capacity), followers)
     is_fast = layouts[0].device.type == "cuda" or obstacle(layouts, capacity) is None
     return RingStorage if loaded.compiles and is_fast else ContiguousStorage
 

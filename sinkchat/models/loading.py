@@ -1,13 +1,13 @@
 """From the word MODEL to a model, its tokenizer and its chat template, ready to think.
 
 One procedure in five stages; whatever can be refused is refused before the weights are touched.
-The device is not chosen by what is free but by what was asked; a model lies on one device as a whole.
+A model lies on one device as a whole; what does not fit is spread, what several processes load is cut.
 """
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -38,10 +38,12 @@ from sinkchat.models.conversion import converted, packed
 from sinkchat.models.gguf_header import kind_of_blocks
 from sinkchat.models.hub import has_tokenizer, weight_files
 from sinkchat.models.methods import Quantization
-from sinkchat.models.placement import choose_device, choose_dtype, dtype_name, free_memory
+from sinkchat.models.placement import choose_device, choose_dtype, device_of_rank, dtype_name, free_memory, join
 from sinkchat.models.progress import Progress, quiet_libraries, silent
 from sinkchat.models.quantization import choose_quantization, require_known
 from sinkchat.models.sources import DEFAULT_MODEL, Fetching, Located, find_source
+from sinkchat.models.spread import DeviceMap, Placement, place
+from sinkchat.parallel.ranks import Ranks
 
 __all__ = ["DEFAULT_MODEL", "LoadOptions", "LoadedModel", "Progress", "load_model", "load_tokenizer", "silent"]
 
@@ -56,6 +58,10 @@ class LoadOptions:
     """auto, float32, bfloat16 or float16"""
     device: str = "auto"
     """auto, cuda, cuda:N, mps or cpu"""
+    device_map: DeviceMap | None = None
+    """accelerate's, in place of what `device` would be"""
+    ranks: Ranks | None = None
+    """which of several processes this is that share the model"""
     revision: str | None = None
     offline: bool = False
     trust_remote_code: bool = False
@@ -91,7 +97,8 @@ def load_model(
 ) -> LoadedModel:
     """Load the model that `name` means. Raises a SinkchatError that says why it cannot be had."""
     # 1. Where it will run, and where its files lie.
-    device = choose_device(options.device)
+    options = options if options.ranks is None else _uncut(options)
+    device = choose_device(options.device) if options.ranks is None else device_of_rank(options.device, options.ranks)
     unstored = choose_dtype(options.dtype, device, stored=None)
     require_known(options.quant)
     located = find_source(name).locate(Fetching(options.revision, options.offline), progress=progress)
@@ -110,22 +117,38 @@ def load_model(
     method, why = _choose(located, device, options, shipped=shipped_quantization(config))
     dtype = _compute_dtype(method, dtype, asked=options.dtype)
     budget = Budget(method, weights, dtype, device, free=free_memory(device))
-    budget.check()
+    placement = place(
+        budget,
+        config,
+        name=located.name,
+        asked=options.device,
+        device_map=options.device_map,
+        ranks=options.ranks,
+    )
 
     # 5. The weights.
+    if options.ranks is not None:
+        join(options.ranks, device)
     with quiet_libraries(), _weight_errors(folder, located.name, budget):
-        model = _load_weights(folder, located.name, config, budget, options)
+        model = _load_weights(folder, located.name, config, budget, placement, options)
     return LoadedModel(
         model=model.eval().requires_grad_(False),
         tokenizer=tokenizer,
         name=located.name,
         quant=method.name,
         dtype=dtype_name(dtype),
-        device=str(device),
+        device=placement.device(model),
         max_length=trained_length(config),
-        notes=(*located.notes, *why),
-        compiles=options.compile,
+        notes=(*located.notes, *why, *placement.notes(model)),
+        compiles=options.compile and placement.is_whole,
     )
+
+
+def _uncut(options: LoadOptions) -> LoadOptions:
+    """What can be cut across processes: weights as they are."""
+    if options.quant not in ("auto", "none"):
+        raise UsageError(f"--quant {options.quant} cannot be cut across processes", hint="--quant none")
+    return replace(options, quant="none")
 
 
 def _as_folder(
@@ -225,15 +248,15 @@ def _read_template(path: Path, tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _load_weights(
-    folder: Path, name: str, config: PreTrainedConfig, budget: Budget, options: LoadOptions
+    folder: Path, name: str, config: PreTrainedConfig, budget: Budget, placement: Placement, options: LoadOptions
 ) -> PreTrainedModel:
     model, info = AutoModelForCausalLM.from_pretrained(
         folder,
         config=config,
         dtype=budget.dtype,
-        device_map={"": budget.device},
         trust_remote_code=options.trust_remote_code,
         output_loading_info=True,
+        **placement.arguments(),
         **budget.method.apply(budget.dtype, budget.device),
     )
     refuse_missing(info["missing_keys"], name=name)
@@ -250,6 +273,10 @@ def _weight_errors(folder: Path, name: str, budget: Budget) -> Iterator[None]:
         raise budget.out_of_memory() from error
     except ImportError as error:
         raise missing_package(name, error) from error
+    except ValueError as error:
+        if "offload" in str(error) or "dispatched" in str(error):  # such weights cannot lie on disk
+            raise budget.out_of_memory() from error
+        raise
     except (SafetensorError, UnpicklingError) as error:
         raise damaged(folder / weight_files(os.listdir(folder))[0], name, error) from error
     except RuntimeError as error:  # torch says it in words only

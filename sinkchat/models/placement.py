@@ -1,4 +1,4 @@
-"""Where a model runs and in which numbers: device, dtype, and whether it fits.
+"""Where a model runs and in which numbers: device, dtype, and what is free there.
 
 `auto` means the fastest device there is, and the smallest dtype that the device computes in natively.
 """
@@ -6,17 +6,23 @@
 import os
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from shutil import which
 from types import MappingProxyType
 
 import torch
+import torch.distributed as dist
 from accelerate.utils import get_max_memory, is_mps_available
 
 from sinkchat.errors import DeviceUnavailable, UsageError
+from sinkchat.parallel.ranks import Ranks
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 )
+
+_LONGEST_STEP = timedelta(minutes=10)
+"""for which one process waits for another while all compute; one that has died is noticed otherwise"""
 
 
 def choose_device(asked: str) -> torch.device:
@@ -57,6 +63,41 @@ def _cuda(asked: str) -> torch.device:
             hint=f"--device cuda:{present - 1}",
         )
     return torch.device("cuda", number)
+
+
+def device_of_rank(asked: str, ranks: Ranks) -> torch.device:
+    """The device for one of several processes: the CUDA device of its number, or the CPU where there is none."""
+    if asked not in ("auto", "cuda") and (asked != "cpu" or torch.cuda.is_available()):
+        raise UsageError(
+            f"--device {asked} is one place, and these are {ranks.count} processes",
+            hint='--device auto; CUDA_VISIBLE_DEVICES says which devices, "" the CPU',
+        )
+    device = choose_device(asked)
+    if device.type == "mps":
+        raise DeviceUnavailable("MPS devices cannot share a model", hint="one process, without torchrun")
+    if device.type == "cuda":
+        if ranks.count > torch.cuda.device_count():
+            raise DeviceUnavailable(
+                f"{ranks.count} processes need as many CUDA devices, and {torch.cuda.device_count()} are visible",
+                hint=f"torchrun --nproc-per-node {torch.cuda.device_count()}",
+            )
+        return torch.device("cuda", ranks.rank)
+    return device
+
+
+def join(ranks: Ranks, device: torch.device) -> None:
+    """Has this process compute together with the others from now on, if it does not yet. It waits for all."""
+    if dist.is_initialized():
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        rank=ranks.rank,
+        world_size=ranks.count,
+        timeout=_LONGEST_STEP,
+        device_id=device if device.type == "cuda" else None,
+    )
 
 
 def choose_dtype(asked: str, device: torch.device, *, stored: torch.dtype | None) -> torch.dtype:

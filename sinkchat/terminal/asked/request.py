@@ -7,7 +7,7 @@ model and in the option dataclasses.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sinkchat.chat.kept import Kept
 from sinkchat.chat.options import MemoryOptions
@@ -17,6 +17,9 @@ from sinkchat.errors import UsageError
 from sinkchat.terminal.app import RunOptions
 from sinkchat.terminal.asked.settings import SETTINGS
 from sinkchat.terminal.sanitize import visible
+
+if TYPE_CHECKING:
+    from sinkchat.parallel.link import Followers
 
 LOAD_OPTIONS = ("quant", "dtype", "device", "revision", "offline", "trust_remote_code")
 LOOKS = ("prompt", "fit", "interactive", "color", "panel", "markdown", "ascii", "vi", "stats", "raw")
@@ -118,6 +121,8 @@ class Request:
     sources: Mapping[str, str]
     system: str | None
     kept: Kept | None = None
+    followers: "Followers | None" = None
+    """other processes that share the model"""
 
 
 def request_for(chosen: Mapping[str, Chosen], *, kept: Kept | None = None) -> Request:

@@ -1,0 +1,192 @@
+"""Where the parts of a model lie: on one device, on several and on disk, or cut across processes.
+
+Whole on one device is fastest for one stream, so a model is spread only where it does not fit, and cut only where
+`torchrun` has started several processes. Each way is a small class that says what it asks of transformers, and where
+things lie afterwards. Keys and values lie where their layer computes; the probe sees where that is.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Protocol
+
+import torch
+from accelerate.utils import get_max_memory
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.distributed import DistributedConfig
+
+from sinkchat.errors import ModelError, UsageError
+from sinkchat.models.budget import Budget
+from sinkchat.parallel.ranks import Ranks
+
+DeviceMap = Mapping[str, str | int]
+"""accelerate's: which module lies where; "disk" is read from the checkpoint each time"""
+
+_KEYS = ("k_proj", "qkv_proj", "query_key_value")
+_SHARE = 0.9
+"""of what is free, for weights; the rest is for keys, values and what is in between"""
+
+
+class Placement(Protocol):
+    """One way to place a model."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one process sees all of it on one device."""
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `from_pretrained` that make it so."""
+
+    def device(self, model: PreTrainedModel) -> str:
+        """Where it computes, in a word or a few."""
+
+    def notes(self, model: PreTrainedModel) -> tuple[str, ...]:
+        """Sentences worth saying about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """On one device."""
+
+    where: torch.device
+    is_whole: bool = True
+
+    def arguments(self) -> dict[str, Any]:
+        return {"device_map": {"": self.where}}
+
+    def device(self, model: PreTrainedModel) -> str:
+        return str(self.where)
+
+    def notes(self, model: PreTrainedModel) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """On several devices by a map of accelerate's; "auto" fills what `max_memory` (bytes) allows, then the disk."""
+
+    device_map: DeviceMap | str
+    max_memory: Mapping[str | int, int] | None = None
+    is_whole: bool = False
+
+    def arguments(self) -> dict[str, Any]:
+        given = self.device_map if isinstance(self.device_map, str) else dict(self.device_map)
+        return {"device_map": given} | ({"max_memory": dict(self.max_memory)} if self.max_memory else {})
+
+    def device(self, model: PreTrainedModel) -> str:
+        places = dict.fromkeys(_name(place) for place in model.hf_device_map.values())
+        return " + ".join(sorted(places, key=["memory", "disk"].__contains__))
+
+    def notes(self, model: PreTrainedModel) -> tuple[str, ...]:
+        said = (f"the model is spread: {whereabouts(model.hf_device_map)}",)
+        if "disk" in model.hf_device_map.values():
+            return (*said, "what lies on disk is read again for each token; a smaller model answers much faster")
+        return said
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A part of every layer in each of several processes, by the plan that the model's code has for it."""
+
+    ranks: Ranks
+    where: torch.device
+    is_whole: bool = False
+
+    def arguments(self) -> dict[str, Any]:
+        return {"distributed_config": DistributedConfig(tp_plan="auto")}
+
+    def device(self, model: PreTrainedModel) -> str:
+        return f"{self.ranks.count} x {self.where.type}"
+
+    def notes(self, model: PreTrainedModel) -> tuple[str, ...]:
+        return (f"every layer is cut across {self.ranks.count} processes",)
+
+    def check(self, config: PreTrainedConfig, name: str) -> None:
+        """Raises where the model cannot be cut so."""
+        text = config.get_text_config(decoder=True)
+        plan = getattr(text, "base_model_tp_plan", None)
+        if not plan:
+            raise ModelError(
+                f"{name} cannot be cut across {self.ranks.count} processes: transformers has no plan for its layers",
+                hint="one process, without torchrun: --device auto spreads what does not fit",
+            )
+        heads = getattr(text, "num_attention_heads", None)
+        kv_heads = getattr(text, "num_key_value_heads", None) or heads
+        by_heads = any(key.endswith(_KEYS) and style == "colwise" for key, style in plan.items())
+        for number, what in ((heads, "attention heads"), (kv_heads, "heads of keys and values")):
+            if by_heads and isinstance(number, int) and number % self.ranks.count:
+                raise UsageError(
+                    f"{self.ranks.count} processes cannot share the {number} {what} of {name} alike",
+                    hint=f"torchrun --nproc-per-node {_largest_divisor(number, self.ranks.count)}",
+                )
+
+
+def place(
+    budget: Budget,
+    config: PreTrainedConfig,
+    *,
+    name: str,
+    asked: str,
+    device_map: DeviceMap | None = None,
+    ranks: Ranks | None = None,
+) -> Placement:
+    """Where the model is to lie; `asked` is the word of `--device`. Raises OutOfMemory where it fits nowhere.
+
+    `auto` spreads a model that does not fit its device: over all CUDA devices and, where its weights are not
+    quantised, memory and disk.
+    """
+    if ranks is not None:
+        cut = Cut(ranks, budget.device)
+        cut.check(config, name)
+        return cut
+    if device_map is not None:
+        return Spread(device_map)
+    if asked == "auto" and budget.free is not None and budget.needed > budget.free:
+        return _spread(budget)
+    budget.check()
+    return Whole(budget.device)
+
+
+def _spread(budget: Budget) -> Placement:
+    if budget.device.type == "cuda":
+        memory = {where: int(_SHARE * free) for where, free in get_max_memory().items() if where != "mps"}
+        on_devices = sum(free for where, free in memory.items() if where != "cpu")
+        if budget.needed <= on_devices:
+            return Spread("auto", {where: free for where, free in memory.items() if where != "cpu"})
+    else:
+        memory = {budget.device.type: int(_SHARE * (budget.free or 0))}
+    if budget.method.name != "none" or budget.device.type == "mps":
+        raise budget.out_of_memory()
+    return Spread("auto", memory)
+
+
+def whereabouts(device_map: Mapping[str, Any]) -> str:
+    """Which layers lie where, in words: "layers 0 to 3 on cuda:0, 4 to 7 in memory"."""
+    numbered = sorted(
+        (int(found[1]), _name(place))
+        for module, place in device_map.items()
+        if (found := re.search(r"\.(\d+)$", module))
+    )
+    if not numbered:
+        return ", ".join(f"{module or 'all'} {_at(_name(place))}" for module, place in device_map.items())
+    runs = []
+    for where, layers in groupby(numbered, key=lambda each: each[1]):
+        numbers = [number for number, _ in layers]
+        run = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+        runs.append(f"{run} {_at(where)}")
+    return "layers " + ", ".join(runs)
+
+
+def _name(place: Any) -> str:
+    if isinstance(place, int):
+        return f"cuda:{place}"
+    return "memory" if str(place) == "cpu" else str(place)
+
+
+def _at(where: str) -> str:
+    return f"in {where}" if where == "memory" else f"on {where}"
+
+
+def _largest_divisor(number: int, below: int) -> int:
+    return max(count for count in range(1, below) if number % count == 0)
