@@ -86,6 +86,18 @@ def test_colour_adds_nothing_but_colour():
     assert written(REPORT, stdout=Terminal(), variables={"NO_COLOR": "1"}) == WHOLE
 
 
+class Gone(io.StringIO):
+    """A pipe whose reader has gone."""
+
+    def write(self, text):
+        raise BrokenPipeError
+
+
+def test_a_reader_that_has_gone_is_left_to_the_program():
+    with pytest.raises(BrokenPipeError):
+        written(REPORT, stdout=Gone())
+
+
 class Latin(io.StringIO):
     encoding = "latin-1"
 

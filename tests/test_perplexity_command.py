@@ -343,7 +343,7 @@ def test_a_plot_is_written_beside_the_table(tmp_path: Path, ending: str, start: 
 
 
 @pytest.mark.parametrize(
-    ("sizes", "sinks", "more"), [((64,), (4,), False), ((32, 64), (0, 4), True)], ids=["one", "several"]
+    ("sizes", "sinks", "more"), [((32, 64), (0, 4), False), ((16, 32, 64), (0, 1, 4), True)], ids=["few", "several"]
 )
 def test_sinks_and_sizes_have_figures_of_their_own_where_there_are_several(tmp_path: Path, sizes, sinks, more):
     pytest.importorskip("matplotlib")
@@ -351,7 +351,15 @@ def test_sinks_and_sizes_have_figures_of_their_own_where_there_are_several(tmp_p
     plan = Plan(kinds=("dense", "streaming"), cache_sizes=sizes, sinks=sinks, line_breaks=more)
     run(ScriptedLab(), Asked("book.txt", plan, output=Output(plot=path)))
     drawn = path.read_text()
-    for words in ("tokens of the text", "perplexity of each part", "perplexity so far", "4 sinks + 60"):
+    for words in ("tokens of the text", "Perplexity of each part of the text", "Perplexity so far", "4 sinks + 60"):
         assert words in drawn
     assert ("cache size in tokens" in drawn, ">sinks<" in drawn) == (more, more)
     assert "mathdefault" not in drawn
+
+
+def test_a_png_is_as_wide_as_a_screen_whatever_it_holds(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    for sizes in ((64,), (16, 32, 64)):
+        path = tmp_path / f"{len(sizes)}.png"
+        run(ScriptedLab(), Asked("book.txt", Plan(cache_sizes=sizes), output=Output(plot=path)))
+        assert int.from_bytes(path.read_bytes()[16:20], "big") == 1400

@@ -59,6 +59,8 @@ def test_a_letter_may_lie_across_two_reads(tokenizer):
         (b"a" * 70_000 + b"\x80", "stdin is not UTF-8 text: byte 70,000 is 0x80"),
         (b"a" * 65_535 + b"\xc3(", "stdin is not UTF-8 text: byte 65,535 is 0xc3"),
         (b"abc\xc3", "stdin is not UTF-8 text: byte 3 is 0xc3"),
+        (b"ELF\x00\x01", "stdin is no text: byte 3 is 0x00"),
+        (b"a" * 70_000 + b"\x00", "stdin is no text: byte 70,000 is 0x00"),
     ],
 )
 def test_what_is_no_text_is_refused(tokenizer, data, message):

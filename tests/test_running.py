@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import typer
-from worlds import Terminal, environment
+from worlds import Terminal, environment, sinkchat
 
 from sinkchat.cli import run as sinkchat_run
 from sinkchat.errors import ExitStatus, OutOfMemory, ResourceError, UsageError
@@ -269,3 +269,26 @@ def test_the_cache_size_of_chats_is_not_that_of_measurements(tmp_path: Path) -> 
 def test_a_slip_in_config_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no option modle, did you mean model"):
         subject_of(attention.attention, [], 'modle = "mine"\n', tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("typed", "message", "hint"),
+    [
+        ("attention --length 1", "--length 1 is not a whole number from 2 up", "a whole number from 2 up"),
+        ("attention --sinks many", "--sinks many is not a whole number from 1 up", "a whole number from 1 up"),
+        ("recall --rounds 0", "--rounds 0 is not a whole number from 1 up", "a whole number from 1 up"),
+        ("recall --distances 1,,2", "--distances (nothing) is not a whole number from 1 up", "--distances 1,10,40"),
+        ("pretrain --length 15", "--length 15 is not a whole number from 16 up", "a whole number from 16 up"),
+        (
+            "perplexity --text b --every 1e3",
+            "--every 1e3 is not a whole number from 1 up",
+            "a whole number from 1 up",
+        ),
+    ],
+)
+def test_a_number_that_cannot_be_meant_is_refused_in_the_same_words_by_all(
+    typed: str, message: str, hint: str
+) -> None:
+    outcome = sinkchat(typed)
+    assert (outcome.status, outcome.stdout) == (ExitStatus.USAGE, "")
+    assert outcome.stderr == f"error: {message}\n  try: {hint}\n"

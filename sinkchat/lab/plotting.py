@@ -20,6 +20,9 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#00
 
 DASHES = ("-", "--", "-.", ":")
 
+PIXELS = 1400
+"""across a PNG: sharp over the width of a page or of a screen, and small"""
+
 _STYLE: dict[str, Any] = {
     "font.size": 10,
     "axes.titlesize": 11,
@@ -31,7 +34,6 @@ _STYLE: dict[str, Any] = {
     "lines.linewidth": 1.6,
     "legend.frameon": False,
     "figure.facecolor": "white",
-    "savefig.dpi": 200,
     "pdf.fonttype": 42,  # letters stay letters, to be searched and edited
     "svg.fonttype": "none",
     "text.parse_math": False,  # a dollar in a model's name is a dollar
@@ -79,7 +81,7 @@ def drawn_to(
             for axis in (axes.xaxis, axes.yaxis):
                 _write_numbers_out(axis)
         try:
-            figure.savefig(path)
+            figure.savefig(path, dpi=PIXELS / (columns * width))
         except OSError as error:
             raise UsageError(
                 f"--plot {path} cannot be written: {(error.strerror or str(error)).lower()}", hint="another place"
@@ -87,9 +89,19 @@ def drawn_to(
 
 
 def _write_numbers_out(axis: Any) -> None:
-    """On a logarithmic axis 256 and 1,024 in place of powers, which are mathematics, and that is off here."""
-    from matplotlib.ticker import FuncFormatter, LogFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+    """1,024 with its comma; on a logarithmic axis in place of powers, which are mathematics, and that is off here."""
+    from matplotlib.ticker import (
+        FuncFormatter,
+        LogFormatter,
+        LogLocator,
+        MaxNLocator,
+        NullFormatter,
+        NullLocator,
+        ScalarFormatter,
+    )
 
+    if isinstance(axis.get_major_formatter(), ScalarFormatter) and max(map(abs, axis.get_view_interval())) >= 1000:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     if axis.get_scale() != "log" or not isinstance(axis.get_major_formatter(), LogFormatter):
         return
     low, high = sorted(axis.get_view_interval())

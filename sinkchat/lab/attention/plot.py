@@ -34,6 +34,7 @@ def _heads(axes: Any, shares: Shares) -> None:
     image = axes.imshow(shares.first, aspect="auto", cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
     axes.figure.colorbar(image, ax=axes, label=f"share of the first {shares.sinks}")
     axes.set(title=f"Attention to the first {shares.sinks} tokens", xlabel="head", ylabel="layer")
+    axes.locator_params(integer=True)
     axes.grid(False)
 
 
@@ -46,6 +47,7 @@ def _layers(axes: Any, shares: Shares) -> None:
     if shares.has_learned_sinks:
         axes.plot([mean(layer) for layer in shares.learned], label="learned sink", **series_style(2))
     axes.set(title="Mean over heads", xlabel="layer", ylabel="share of the attention", ylim=(0, 1))
+    axes.locator_params(axis="x", integer=True)
     axes.legend(ncols=2, fontsize=8)
 
 

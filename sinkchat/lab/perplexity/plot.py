@@ -10,18 +10,24 @@ from typing import Any
 from sinkchat.lab.perplexity.scores import Block, Result, Subject
 from sinkchat.lab.plotting import drawn_to, series_style
 
+_LEGEND = 8
+"""names beside each other"""
+
+_JOINED, _SCORED = 2, 20
+"""blocks that are one point of a line, at least, and tokens that were scored in them"""
+
 
 def draw(path: Path, subject: Subject, results: Sequence[Result]) -> None:
     """Writes the figures that the results give to `path`. Raises `UsageError` where that cannot be."""
     results = [_coarse(result) for result in results]
     figures: list[Callable[[Any], None]] = [
-        lambda axes: _along(axes, subject, results, _of_blocks, "perplexity of each part"),
-        lambda axes: _along(axes, subject, results, _so_far, "perplexity so far"),
+        lambda axes: _along(axes, subject, results, _of_blocks, "of each part of the text"),
+        lambda axes: _along(axes, subject, results, _so_far, "so far"),
     ]
     streamed = [result for result in results if result.method.kind in ("window", "streaming") and result.perplexity]
-    if len({result.method.sinks for result in streamed}) > 1:
+    if len({result.method.sinks for result in streamed}) > 2:  # two points are no line: the table says them better
         figures.append(lambda axes: _against_sinks(axes, streamed))
-    if len({result.method.cache_size for result in streamed}) > 1:
+    if len({result.method.cache_size for result in streamed}) > 2:
         figures.append(lambda axes: _against_size(axes, results))
     rows = (len(figures) + 1) // 2
     with drawn_to(path, rows, 2) as all_axes:
@@ -31,7 +37,10 @@ def draw(path: Path, subject: Subject, results: Sequence[Result]) -> None:
         for figure, axes in zip(figures, places, strict=False):
             figure(axes)
             axes.set_yscale("log")
-        places[1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+            axes.set_ylabel("perplexity")
+        whole = places[0].figure
+        whole.suptitle(f"{subject.model}: {Path(subject.text).name}, {subject.tokens:,} tokens", fontsize=12)
+        whole.legend(*places[0].get_legend_handles_labels(), loc="outside lower center", ncols=_LEGEND, fontsize=9)
 
 
 def _along(
@@ -46,24 +55,30 @@ def _along(
         axes.plot(middles, list(map(_drawable, series(result))), label=result.method.label, **series_style(index))
     for size in sorted({result.method.cache_size for result in results if result.method.cache_size}):
         axes.axvline(size, color="#999999", linewidth=0.8, linestyle=":")
+    axes.plot([], [], color="#999999", linewidth=0.8, linestyle=":", label="cache full")
     if subject.trained is not None and subject.trained < subject.tokens:
         axes.axvline(subject.trained, color="#999999", linewidth=0.8)
         axes.annotate(
             "trained length", (subject.trained, 0.98), xycoords=("data", "axes fraction"), va="top", fontsize=8
         )
+    axes.locator_params(axis="x", nbins=6)
     axes.set_xlabel("tokens of the text")
-    axes.set_ylabel(name)
-    axes.set_title(subject.model)
+    axes.set_title(f"Perplexity {name}")
 
 
 def _coarse(result: Result) -> Result:
-    """The same with neighbouring blocks joined: a line that one can follow."""
-    joined: dict[int, Block] = {}
+    """The same with neighbouring blocks joined until enough was scored in each: a line that one can follow."""
+    joined: list[Block] = []
+    parts = 0
     for block in result.blocks:
-        place = block.start // (2 * (block.stop - block.start))
-        before = joined.get(place, Block(block.start, block.start, 0.0, 0))
-        joined[place] = Block(before.start, block.stop, before.total + block.total, before.count + block.count)
-    return replace(result, blocks=tuple(joined.values()))
+        if joined and (parts < _JOINED or joined[-1].count < _SCORED):
+            before = joined.pop()
+            block = Block(before.start, block.stop, before.total + block.total, before.count + block.count)
+            parts += 1
+        else:
+            parts = 1
+        joined.append(block)
+    return replace(result, blocks=tuple(joined))
 
 
 def _of_blocks(result: Result) -> Iterator[float | None]:
@@ -96,7 +111,7 @@ def _against_sinks(axes: Any, results: Sequence[Result]) -> None:
         )
     axes.set_xlabel("sinks")
     axes.set_xticks(sorted({result.method.sinks for result in results}))
-    axes.set_ylabel("perplexity")
+    axes.set_title("Perplexity by number of sinks")
     axes.legend(fontsize=8)
 
 
@@ -116,7 +131,7 @@ def _against_size(axes: Any, results: Sequence[Result]) -> None:
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.minorticks_off()
     axes.set_xlabel("cache size in tokens")
-    axes.set_ylabel("perplexity")
+    axes.set_title("Perplexity by size of the cache")
     axes.legend(fontsize=8)
 
 

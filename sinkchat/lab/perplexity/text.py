@@ -37,7 +37,7 @@ class TextSource:
             next(self.pieces(), "")
 
     def pieces(self) -> Iterator[str]:
-        """The text, piece by piece. Raises `InputError` where it cannot be read, or is no UTF-8."""
+        """The text, piece by piece. Raises `InputError` where it cannot be read, or is no text in UTF-8."""
         decoder = codecs.getincrementaldecoder("utf-8")()
         done = 0
         with ExitStack() as stack:
@@ -45,6 +45,8 @@ class TextSource:
                 file = self.stdin if self.name == "-" else stack.enter_context(Path(self.name).open("rb"))
                 while data := file.read(_PIECE):
                     piece = decoder.decode(data)
+                    if (nothing := data.find(0)) >= 0:
+                        raise InputError(f"{self.shown} is no text: byte {done + nothing:,} is 0x00", hint=_HINT)
                     yield piece.removeprefix("\ufeff") if done == 0 else piece
                     done += len(data)
                 decoder.decode(b"", final=True)

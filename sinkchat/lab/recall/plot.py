@@ -16,7 +16,7 @@ def draw(report: Report, path: Path) -> None:
             label = f"{recall.sinks} + {recall.capacity - recall.sinks:,}"
             panel.plot(
                 [point.tokens_back for point in points],
-                [point.accuracy for point in points],
+                [100 * point.accuracy for point in points],
                 label=label,
                 marker="o",
                 markersize=3,
@@ -29,8 +29,8 @@ def draw(report: Report, path: Path) -> None:
         panel.set(
             title=f"{report.model}: recall of a line's number",
             xlabel="tokens back",
-            ylabel="right answers",
-            ylim=(-0.03, 1.03),
+            ylabel="right answers, %",
+            ylim=(-3, 103),
             xlim=(0, None),
         )
-        panel.legend(title="cache: sinks + window", fontsize=9)
+        panel.legend(title="cache: sinks + window", fontsize=9, loc="lower left")

@@ -12,17 +12,26 @@ from sinkchat.lab.attention.passages import BUILT_IN, text_of
 from sinkchat.lab.attention.shares import Report, Shares, SinksEvicted
 from sinkchat.terminal.asked import options
 from sinkchat.terminal.environment import ColorChoice, Environment
-from sinkchat.terminal.lab.options import Plot, Subject, chosen_for, environment_of, measuring, subject_for
+from sinkchat.terminal.lab.options import (
+    Plot,
+    Subject,
+    chosen_for,
+    environment_of,
+    given,
+    measuring,
+    subject_for,
+    whole_number,
+)
 from sinkchat.terminal.lab.running import Action, Dtype, Output, Pace, Tell, Watch, run
 
 if TYPE_CHECKING:
     from sinkchat.lab.attention.start import Started
 
 Texts = measuring("--text", "FILE", "Read this text, or several; - is stdin. (What Python's help() says.)")
-Length = measuring("--length", "N", "Tokens of a passage (16).", min=2)
-Passages = measuring("--passages", "N", "How many passages are averaged (256).", min=1)
-Sinks = measuring("--sinks", "N", "How many of the first tokens are counted as sinks (4).", min=1)
-CacheSize = measuring("--cache-size", "N", "Size of the cache whose sinks are evicted (256).", min=8)
+Length = measuring("--length", "N", "Tokens of a passage (16).")
+Passages = measuring("--passages", "N", "How many passages are averaged (256).")
+Sinks = measuring("--sinks", "N", "How many of the first tokens are counted as sinks (4).")
+CacheSize = measuring("--cache-size", "N", "Size of the cache whose sinks are evicted (256).")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +60,10 @@ def attention(
     context: typer.Context,
     model: Annotated[str | None, options.Model] = None,
     text: Annotated[list[str] | None, Texts] = None,
-    length: Annotated[int | None, Length] = None,
-    passages: Annotated[int | None, Passages] = None,
-    sinks: Annotated[int | None, Sinks] = None,
-    cache_size: Annotated[int | None, CacheSize] = None,
+    length: Annotated[str | None, Length] = None,
+    passages: Annotated[str | None, Passages] = None,
+    sinks: Annotated[str | None, Sinks] = None,
+    cache_size: Annotated[str | None, CacheSize] = None,
     plot: Annotated[Path | None, Plot] = None,
     quant: Annotated[options.QuantName | None, options.Quant] = None,
     dtype: Annotated[Dtype | None, options.Dtype] = None,
@@ -66,13 +75,17 @@ def attention(
     color: Annotated[ColorChoice | None, options.Color] = None,
 ) -> Action:
     """See where attention goes: the share of the first tokens in each head, and what evicting them does."""
-    chosen = {"length": length, "passages": passages, "sinks": sinks, "cache_size": cache_size}
-    given = chosen_for(context)
+    chosen = chosen_for(context)
     asked = Asked(
-        subject=subject_for(given),
-        plan={name: value for name, value in chosen.items() if value is not None},
+        subject=subject_for(chosen),
+        plan=given(
+            length=whole_number("--length", length, at_least=2),
+            passages=whole_number("--passages", passages, at_least=1),
+            sinks=whole_number("--sinks", sinks, at_least=1),
+            cache_size=whole_number("--cache-size", cache_size, at_least=8),
+        ),
         texts=tuple(text or ()),
-        color=given["color"].value if "color" in given else "auto",
+        color=chosen["color"].value if "color" in chosen else "auto",
         output=Output(as_json, plot),
     )
     return lambda: look(environment_of(context), asked)

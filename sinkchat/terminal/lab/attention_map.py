@@ -4,6 +4,7 @@ Every cell carries its number too, so that nothing depends on colour: a percenta
 the tenths. At 80 columns 18 heads have percentages and 56 a cell each; of more, neighbours share one.
 """
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -27,8 +28,9 @@ def write_report(report: Report, environment: Environment, color: ColorChoice = 
     stdout = environment.stdout
     colored = environment.is_coloured(stdout, color)
     width = min(environment.terminal_size().columns, 160) if stdout.isatty() else 80
+    page = io.StringIO()  # Rich would leave the program by itself where a reader has gone
     console = Console(
-        file=stdout,
+        file=page,
         width=width,
         force_terminal=colored,
         color_system=_colors(environment.variables) if colored else None,
@@ -37,6 +39,7 @@ def write_report(report: Report, environment: Environment, color: ColorChoice = 
     )
     for line in _report_lines(report, width, bar="█" if environment.is_unicode(stdout) else "#"):
         console.print(line, soft_wrap=True)
+    stdout.write(page.getvalue())
 
 
 def _colors(variables: Mapping[str, str]) -> Literal["truecolor", "256", "standard"]:

@@ -84,16 +84,26 @@ def subject_for(chosen: Mapping[str, Chosen]) -> Subject:
 def whole_numbers(option: str, texts: list[str] | None, *, at_least: int, example: str) -> tuple[int, ...]:
     """`--sinks 0,1 --sinks 4` as numbers, each once, as they were given. Raises UsageError for anything else."""
     hint = f"{option} {example}"
-    return tuple(whole_number(option, word, at_least=at_least, hint=hint) for word in words(texts))
+    return tuple(_whole(option, word, at_least, hint) for word in words(texts))
 
 
-def whole_number(option: str, word: str, *, at_least: int, hint: str = "") -> int:
+def whole_number(option: str, word: str | None, *, at_least: int, hint: str = "") -> int | None:
+    """The number that was typed, None where none was. Raises UsageError for anything else."""
+    return None if word is None else _whole(option, word, at_least, hint)
+
+
+def _whole(option: str, word: str, at_least: int, hint: str) -> int:
     if not (word.isascii() and word.isdecimal() and len(word) < 16) or int(word) < at_least:
         raise UsageError(
             f"{option} {word or '(nothing)'} is not a whole number from {at_least} up",
             hint=hint or f"a whole number from {at_least} up",
         )
     return int(word)
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Those that were given: what stands for the others is written where the defaults live."""
+    return {name: value for name, value in values.items() if value not in (None, ())}
 
 
 def words(texts: list[str] | None) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from sinkchat.terminal.lab.options import (
     Text,
     chosen_for,
     environment_of,
+    given,
     measuring,
     subject_for,
     whole_number,
@@ -96,15 +97,14 @@ def perplexity(
 
     if text is None:
         raise UsageError("there is no text to measure on", hint="--text FILE, such as a book")
-    chosen: dict[str, Any] = {
-        "kinds": _kinds(methods),
-        "cache_sizes": whole_numbers("--cache-size", cache_size, at_least=2, example="256,1024"),
-        "sinks": whole_numbers("--sinks", sinks, at_least=0, example="0,1,2,4,8"),
-        "tokens": None if tokens is None else whole_number("--tokens", tokens, at_least=0),
-        "every": None if every is None else whole_number("--every", every, at_least=1),
-    }
-    given = {name: value for name, value in chosen.items() if value not in (None, ())}
-    plan = Plan(line_breaks=line_breaks, **given)
+    chosen = given(
+        kinds=_kinds(methods),
+        cache_sizes=whole_numbers("--cache-size", cache_size, at_least=2, example="256,1024"),
+        sinks=whole_numbers("--sinks", sinks, at_least=0, example="0,1,2,4,8"),
+        tokens=whole_number("--tokens", tokens, at_least=0),
+        every=whole_number("--every", every, at_least=1),
+    )
+    plan = Plan(line_breaks=line_breaks, **chosen)
     if "streaming" not in plan.kinds and (sinks or line_breaks):
         option = "--sinks" if sinks else "--line-breaks"
         raise UsageError(f"{option} is for streaming, which --methods leaves out", hint=f"no {option}")

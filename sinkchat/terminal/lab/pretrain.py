@@ -12,7 +12,7 @@ from sinkchat.lab.attention.passages import BUILT_IN, text_of
 from sinkchat.lab.training.table import SINKS, Plan, Row
 from sinkchat.terminal.asked import options
 from sinkchat.terminal.environment import Environment
-from sinkchat.terminal.lab.options import Plot, environment_of, measuring
+from sinkchat.terminal.lab.options import Plot, environment_of, given, measuring, whole_number
 from sinkchat.terminal.lab.running import Action, Output, Pace, Watch, run
 from sinkchat.terminal.sanitize import one_line
 from sinkchat.terminal.table import write_table
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from sinkchat.lab.training.training import Event
 
 Texts = measuring("--text", "FILE", "Train on this text, or several; - is stdin. (What Python's help() says.)")
-Steps = measuring("--steps", "N", f"Steps of training, each of {Plan().batch} passages ({Plan().steps}).", min=1)
-Length = measuring(
-    "--length", "N", f"Bytes of a passage, and tokens of the cache afterwards ({Plan().length}).", min=16
-)
+Steps = measuring("--steps", "N", f"Steps of training, each of {Plan().batch} passages ({Plan().steps}).")
+Length = measuring("--length", "N", f"Bytes of a passage, and tokens of the cache afterwards ({Plan().length}).")
 Seed = measuring("--seed", "N", f"Other first weights, other passages ({Plan().seed}).")
 
 
@@ -50,16 +48,19 @@ def compare(text: bytes, plan: Plan) -> "Iterator[Event]":
 def pretrain(
     context: typer.Context,
     text: Annotated[list[str] | None, Texts] = None,
-    steps: Annotated[int | None, Steps] = None,
-    length: Annotated[int | None, Length] = None,
-    seed: Annotated[int | None, Seed] = None,
+    steps: Annotated[str | None, Steps] = None,
+    length: Annotated[str | None, Length] = None,
+    seed: Annotated[str | None, Seed] = None,
     plot: Annotated[Path | None, Plot] = None,
     as_json: Annotated[bool, options.Json] = False,
 ) -> Action:
     """Train three tiny models, with softmax, with softmax plus one, with a learned sink: who needs how many sinks?"""
-    chosen = {"steps": steps, "length": length, "seed": seed}
     asked = Asked(
-        plan={name: value for name, value in chosen.items() if value is not None},
+        plan=given(
+            steps=whole_number("--steps", steps, at_least=1),
+            length=whole_number("--length", length, at_least=16),
+            seed=whole_number("--seed", seed, at_least=0),
+        ),
         texts=tuple(text or ()),
         output=Output(as_json, plot),
     )

@@ -18,8 +18,10 @@ from sinkchat.terminal.lab.options import (
     Subject,
     chosen_for,
     environment_of,
+    given,
     measuring,
     subject_for,
+    whole_number,
     whole_numbers,
 )
 from sinkchat.terminal.lab.recall_table import write_reply, write_report, write_score
@@ -37,11 +39,11 @@ Model = typer.Argument(
     show_envvar=False,
 )
 CacheSizes = measuring("--cache-size", "N,N,...", "Tokens remembered, one size or several (512).")
-Sinks = measuring("--sinks", "N", "Tokens that are never forgotten (4).", min=0)
+Sinks = measuring("--sinks", "N", "Tokens that are never forgotten (4).")
 Distances = measuring("--distances", "N,N,...", "Lines back that are asked for (up to half beyond the window).")
-Rounds = measuring("--rounds", "N", "How many times all distances are asked for (10).", min=1)
+Rounds = measuring("--rounds", "N", "How many times all distances are asked for (10).")
 Questions = measuring("--questions", "FILE", "Ask these instead, as one conversation: JSON objects, one a line.")
-MaxTokens = measuring("--max-tokens", "N", "Longest answer to one of --questions (64).", min=1)
+MaxTokens = measuring("--max-tokens", "N", "Longest answer to one of --questions (64).")
 Seed = measuring("--seed", "N", "Other numbers in the lines.")
 
 CACHE_SIZES = (512,)
@@ -91,13 +93,13 @@ def recall(
     context: typer.Context,
     model: Annotated[str | None, Model] = None,
     cache_size: Annotated[list[str] | None, CacheSizes] = None,
-    sinks: Annotated[int | None, Sinks] = None,
+    sinks: Annotated[str | None, Sinks] = None,
     evict: Annotated[str | None, options.Evict] = None,
     distances: Annotated[list[str] | None, Distances] = None,
-    rounds: Annotated[int | None, Rounds] = None,
-    seed: Annotated[int | None, Seed] = None,
+    rounds: Annotated[str | None, Rounds] = None,
+    seed: Annotated[str | None, Seed] = None,
     questions: Annotated[str | None, Questions] = None,
-    max_tokens: Annotated[int | None, MaxTokens] = None,
+    max_tokens: Annotated[str | None, MaxTokens] = None,
     plot: Annotated[Path | None, Plot] = None,
     quant: Annotated[options.QuantName | None, options.Quant] = None,
     dtype: Annotated[Dtype | None, options.Dtype] = None,
@@ -109,19 +111,19 @@ def recall(
 ) -> Action:
     """See what is recalled from how far back: facts stream by and are asked for, to the window's edge and beyond."""
     sizes = whole_numbers("--cache-size", cache_size, at_least=1, example="512,1024") or CACHE_SIZES
-    plan: dict[str, Any] = {
-        "sinks": sinks,
-        "rounds": rounds,
-        "seed": seed,
-        "distances": tuple(sorted(whole_numbers("--distances", distances, at_least=1, example="1,10,40"))),
-    }
-    chosen: dict[str, Any] = {"evict": evict, "max_tokens": max_tokens}
+    plan = given(
+        sinks=whole_number("--sinks", sinks, at_least=0),
+        rounds=whole_number("--rounds", rounds, at_least=1),
+        seed=whole_number("--seed", seed, at_least=0),
+        distances=tuple(sorted(whole_numbers("--distances", distances, at_least=1, example="1,10,40"))),
+    )
+    chosen = given(evict=evict, max_tokens=whole_number("--max-tokens", max_tokens, at_least=1))
     asked = Asked(
         subject=subject_for(chosen_for(context)),
-        plan=Plan(**{name: value for name, value in plan.items() if value is not None}),
+        plan=Plan(**plan),
         cache_sizes=tuple(sorted(sizes)),
         questions=questions,
-        **{name: value for name, value in chosen.items() if value is not None},
+        **chosen,
         output=Output(as_json, plot),
     )
     environment = environment_of(context)
