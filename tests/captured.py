@@ -13,9 +13,10 @@ from sinkchat.cache.cache import SinkCache
 from sinkchat.cache.policy import EvictTokens
 from sinkchat.cache.probe import LayerLayout, probe
 from sinkchat.cache.ring import RingStorage
-from sinkchat.engine.acceleration import AcceleratedForward
+from sinkchat.engine.acceleration import AcceleratedForward, Source
+from sinkchat.engine.compilation import NoCompilation
 from sinkchat.engine.engine import Engine
-from sinkchat.engine.graph import Capture, Graphs, Work
+from sinkchat.engine.graph import Capture, Graphs, ModelStep, Work
 
 
 class Rerun:
@@ -59,22 +60,32 @@ class Broken(Rerun):
             raise self._error
 
 
+CAPTURED = "captured, not compiled: nobody asked"
+
+
 class Captured:
-    """An engine that decodes through a recording, with its parts at hand. `layouts` changes those of the model."""
+    """An engine that decodes through a recording, with its parts at hand. `layouts` changes those of the model.
+
+    `graphs` are those of the first recording, of the second one, and so on.
+    """
 
     def __init__(
         self,
         model: nn.Module,
-        graphs: Graphs,
-        *,
+        *graphs: Graphs,
         capacity: int = 64,
         layouts: Callable[[Sequence[LayerLayout]], Sequence[LayerLayout]] = lambda layouts: layouts,
+        compiled: Callable[[RingStorage], Source] = lambda _: NoCompilation("nobody asked"),
     ) -> None:
         of_model = layouts(probe(model, position_limit=TRAINED))
         cache = SinkCache(of_model, EvictTokens(), capacity=capacity, pinned=4, storage=RingStorage)
         assert isinstance(cache.storage, RingStorage)
         self.ring = cache.storage
-        self.source = Capture(model, self.ring, of_model, graphs=graphs)
+        graphs_of_recordings = iter(graphs)
+        own = ModelStep(model, self.ring, of_model)
+        self.source = Capture(
+            own, self.ring.bias.device, graphs=lambda: next(graphs_of_recordings), compiled=compiled(self.ring)
+        )
         self.engine = Engine(model, cache, forward=AcceleratedForward(model, self.ring, self.source))
 
 

@@ -54,11 +54,15 @@ class Runs:
 
 def eager_step(model: nn.Module, ring: RingStorage, runs: Runs | None = None) -> SectionedStep:
     runs = runs if runs is not None else Runs(model)
-    return SectionedStep(model, ring, before=runs.before, layers=runs.layers, after=runs.after)
+    return SectionedStep(
+        model, ring, before=runs.before, layers=runs.layers, after=runs.after, reach=lambda: ring.reach
+    )
 
 
 class Eager:
     """A source that has its step from the start."""
+
+    runs_ahead = False
 
     def __init__(self, step: Step | None) -> None:
         self.step = step
@@ -69,6 +73,13 @@ class Eager:
     def working(self) -> Iterator[None]:
         self.pauses += 1
         yield
+
+    @property
+    def state(self) -> str:
+        return "compiled" if self.step is not None else f"not compiled: {self.refusals[-1]}"
+
+    def wait(self) -> bool:
+        return True
 
     def refuse(self, reason: str) -> None:
         self.step = None

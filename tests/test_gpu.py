@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from captured import Captured, random_model, without_weights_of_16_bits
+from captured import CAPTURED, Captured, random_model, without_weights_of_16_bits
 from streams import TRAINED, distance, engine_for, logits_one_by_one, random_ids
 from tiny import tiny_model, tiny_tokenizer
 from torch import Tensor, nn
@@ -63,10 +63,10 @@ def captured(model: nn.Module, *, capacity: int = 64) -> Captured:
 def test_a_recording_says_what_the_plain_forward_says(dtype: torch.dtype, bound: float) -> None:
     model, ids = on_cuda(dtype), random_ids(300)
     recorded = captured(model)
-    assert recorded.source.state == "captured"
+    assert recorded.source.state == CAPTURED
     plain = logits_one_by_one(engine_for(model, capacity=64), ids)
     assert difference(logits_one_by_one(recorded.engine, ids), plain) < bound
-    assert recorded.source.state == "captured"  # still: the first tokens were computed both ways
+    assert recorded.source.state == CAPTURED  # still: the first tokens were computed both ways
 
 
 def test_the_device_allocates_nothing_anew_over_500_tokens() -> None:
@@ -115,7 +115,7 @@ def test_a_model_that_waits_for_the_device_is_not_begun_to_be_recorded() -> None
         given[0].sum().item()
 
     model = goes_on_plainly(waits)
-    assert captured(model).source.state == "captured"
+    assert captured(model).source.state == CAPTURED
 
 
 def test_weights_in_nf4_decode_alike_captured_or_not() -> None:
@@ -165,7 +165,7 @@ def test_a_7b_model_decodes_through_its_recording(weights: str) -> None:
     recorded, ids = captured(model, capacity=4096), random_ids(4200)
     recorded.engine.feed(ids)
     logits_one_by_one(recorded.engine, ids[:10])
-    assert recorded.source.state == "captured"
+    assert recorded.source.state == CAPTURED
     step, given = recorded.source.step, (torch.tensor([[7]], device=CUDA), torch.tensor([[4096]], device=CUDA))
     assert step is not None
     with torch.inference_mode():

@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from captured import Broken, Captured, Rerun
+from captured import CAPTURED, Broken, Captured, Rerun
+from stepping import Counted, Eager, Runs
 from streams import distance, engine_for, logits_one_by_one, random_ids
 from tiny import tiny_model
-from torch import nn
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from sinkchat.cache.probe import LayerLayout
+from sinkchat.cache.ring import RingStorage
 from sinkchat.cache.step import IMPLEMENTATION, StepStack
-from sinkchat.engine.acceleration import PROOFS
+from sinkchat.engine.acceleration import PROOFS, SectionedStep
+from sinkchat.engine.engine import Engine
 from sinkchat.engine.graph import CapturedStep, CudaGraphs, Graphs
-from sinkchat.engine.sampling import Greedy
+from sinkchat.engine.sampling import Greedy, Sampler, Sampling
 
 BOUND = 3e-5
 """standard deviations of the logits, in float32"""
@@ -47,7 +50,7 @@ def test_captured_logits_equal_the_plain_ones_past_evictions(family: str) -> Non
     assert distance(logits_one_by_one(captured.engine, ids), plain) < BOUND
     assert captured.engine.state.evicted == 136
     assert graphs.replays == 200
-    assert captured.source.state == "captured"
+    assert captured.source.state == CAPTURED
 
 
 def test_layers_that_are_kept_in_two_groups_are_all_written() -> None:
@@ -183,12 +186,130 @@ def test_logits_that_a_mark_keeps_are_not_written_over() -> None:
     assert distance(logits_one_by_one(engine, random_ids(30, seed=1)), first) < BOUND
 
 
-def test_greedy_answers_are_the_same() -> None:
-    model, answers = tiny_model("llama", 3), []
-    for engine in (Captured(model, Rerun()).engine, engine_for(model, capacity=64)):
-        engine.feed(random_ids(40))
-        answers.append([step.token for step in engine.generate(Greedy(), stop_ids=frozenset(), max_tokens=150)])
+# Ids that are read one step late.
+
+SAMPLERS = [Greedy(), Greedy(repetition_penalty=1.3), Sampling(temperature=0.9, top_p=0.95, repetition_penalty=1.1)]
+
+
+def fed(engine: Engine, ids: list[int]) -> Engine:
+    engine.feed(ids)
+    return engine
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=["greedy", "penalized", "drawn"])
+@pytest.mark.parametrize("occupied", [10, 64])
+def test_answers_and_what_is_forgotten_for_them_are_the_same(sampler: Sampler, occupied: int) -> None:
+    model = tiny_model("llama", 3)
+    captured = Captured(model, Rerun()).engine
+    plain = engine_for(model, capacity=64)
+    answers = [
+        [
+            (step.token, step.evicted, step.state.seen)
+            for step in engine.generate(sampler, stop_ids=frozenset(), max_tokens=150)
+        ]
+        for engine in (fed(captured, random_ids(occupied)), fed(plain, random_ids(occupied)))
+    ]
     assert answers[0] == answers[1]
+    assert len({token for token, *_ in answers[0]}) > 5
+    assert captured.held_ids == plain.held_ids
+
+
+def test_the_next_token_is_under_way_before_the_last_one_is_known() -> None:
+    graphs = Rerun()
+    engine = Captured(tiny_model("llama", 2), graphs, capacity=256).engine
+    logits_one_by_one(engine, random_ids(20))
+    before = graphs.replays
+    steps = engine.generate(Greedy(), stop_ids=frozenset(), max_tokens=12)
+    under_way = [graphs.replays - before - (step.state.seen - 20) for step in steps]
+    assert under_way == [1] * 11 + [0]  # nothing comes after the last one
+
+
+def test_in_a_full_cache_nothing_is_begun_for_a_token_that_may_end_it() -> None:
+    graphs = Rerun()
+    engine = Captured(tiny_model("llama", 2), graphs).engine
+    logits_one_by_one(engine, random_ids(64))
+    before = graphs.replays
+    next(engine.generate(Greedy(), stop_ids=frozenset()))
+    assert graphs.replays == before
+    assert engine.state.evicted == 0
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["a person leaves", "a stop id"])
+def test_a_token_that_was_under_way_and_is_not_wanted_leaves_nothing(leaves: bool) -> None:
+    model = tiny_model("llama", 2)
+    captured, plain = Captured(model, Rerun(), capacity=256).engine, engine_for(model, capacity=256)
+    after = []
+    for engine in (captured, plain):
+        logits_one_by_one(engine, random_ids(20))
+        first = int(engine.logits.argmax())
+        steps = engine.generate(Greedy(), stop_ids=frozenset() if leaves else frozenset([first]))
+        assert next(steps).token == first
+        steps.close()
+        assert engine.state.seen == 20
+        assert engine.pending == ([first] if leaves else [])
+        after.append(logits_one_by_one(engine, random_ids(30, seed=4)))
+    assert distance(after[0], after[1]) < BOUND
+
+
+def test_a_step_that_fails_ahead_is_refused_and_the_answer_goes_on() -> None:
+    class Failing(Rerun):
+        def replay(self) -> None:
+            super().replay()
+            if self.replays == 30:
+                raise RuntimeError("CUDA error: an illegal memory access\nat")
+
+    model = tiny_model("llama", 2)
+    captured = Captured(model, Failing(), capacity=256)
+    answers = [
+        [step.token for step in engine.generate(Greedy(), stop_ids=frozenset(), max_tokens=60)]
+        for engine in (fed(captured.engine, random_ids(20)), fed(engine_for(model, capacity=256), random_ids(20)))
+    ]
+    assert answers[0] == answers[1]
+    assert captured.source.state == "not captured: a compiled step failed: CUDA error: an illegal memory access"
+
+
+# The step that a compiler made.
+
+
+def whole_step(model: nn.Module, ring: RingStorage) -> SectionedStep:
+    """As a compiler leaves it, over all blocks of the ring."""
+    runs = Runs(model)
+    return SectionedStep(
+        model, ring, before=runs.before, layers=runs.layers, after=runs.after, reach=lambda: len(ring.bias)
+    )
+
+
+def test_what_is_compiled_takes_the_place_of_the_models_own_step() -> None:
+    model, ids = tiny_model("llama", 2), random_ids(200)
+    plain = logits_one_by_one(engine_for(model, capacity=64), ids)
+    own, compiled, source = Rerun(), Rerun(), Eager(None)
+    captured = Captured(model, own, compiled, compiled=lambda _: source)
+    assert distance(logits_one_by_one(captured.engine, ids[:40]), plain[:40]) < BOUND
+    source.step = whole_step(model, captured.ring)
+    assert distance(logits_one_by_one(captured.engine, ids[40:]), plain[40:]) < BOUND
+    assert (own.replays, compiled.replays) == (40, 160)
+    assert captured.source.state == "captured, compiled"
+
+
+@pytest.mark.parametrize(
+    ("graphs", "spoil", "told"),
+    [
+        (Broken("capture", RuntimeError("no")), lambda logits: logits, "it cannot be captured: RuntimeError: no"),
+        (Rerun(), lambda logits: logits.roll(1), "compiled logits are"),
+    ],
+    ids=["cannot be captured", "wrong"],
+)
+def test_what_is_compiled_and_no_use_leaves_the_models_own_recording(
+    graphs: Graphs, spoil: Callable[[Tensor], Tensor], told: str
+) -> None:
+    model, ids, own = tiny_model("llama", 2), random_ids(200), Rerun()
+    plain = logits_one_by_one(engine_for(model, capacity=64), ids)
+    source = Eager(None)
+    captured = Captured(model, own, graphs, compiled=lambda _: source)
+    source.step = Counted(whole_step(model, captured.ring), spoil)
+    assert distance(logits_one_by_one(captured.engine, ids), plain) < BOUND
+    assert captured.source.state.startswith(f"captured, not compiled: {told}")
+    assert own.replays >= 199
 
 
 def test_a_step_changes_nothing_that_is_held() -> None:

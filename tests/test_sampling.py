@@ -12,6 +12,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from sinkchat.engine.reading import reading
 from sinkchat.engine.sampling import Greedy, Sampling
 from sinkchat.errors import UsageError
 
@@ -76,7 +77,7 @@ def test_a_penalty_makes_greedy_avoid_what_is_in_memory():
 
 def test_equal_seeds_draw_equal_tokens():
     draws = [
-        [Sampling().draw(logits_of(0, 1.0), [], generator) for _ in range(20)]
+        [int(Sampling().draw(logits_of(0, 1.0), [], generator)) for _ in range(20)]
         for generator in (torch.Generator().manual_seed(5), torch.Generator().manual_seed(5))
     ]
     assert draws[0] == draws[1]
@@ -89,6 +90,35 @@ def test_draws_follow_the_probabilities():
     sampling = Sampling(temperature=1.0, top_p=1.0)
     counts = torch.bincount(torch.tensor([sampling.draw(logits, [], generator) for _ in range(4_000)]), minlength=3)
     assert (counts / 4_000 - torch.tensor([0.5, 0.3, 0.2])).abs().max() < 0.03
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [Greedy(1.2), Sampling(), Sampling(0.7, top_k=40, top_p=0.9, min_p=0.05, repetition_penalty=1.1)],
+    ids=["greedy", "all", "filtered"],
+)
+def test_drawing_waits_for_no_device(sampler):
+    elsewhere = logits_of(0, 1.0).to("meta")  # whoever asks for a number of this device is told that it has none
+    drawn = sampler.draw(elsewhere, [3, 4], torch.Generator())
+    assert (drawn.shape, drawn.device.type) == ((), "meta")
+    with pytest.raises(RuntimeError):
+        reading(drawn)()
+
+
+def test_the_likeliest_tokens_alone_are_enough_to_draw_what_sorting_all_would_draw():
+    drawn = []
+    for top_k in (0, VOCABULARY - 1):  # a top-k that is nearly all has them all sorted
+        generator = torch.Generator().manual_seed(3)
+        filtered = Sampling(0.8, top_k=top_k, top_p=0.9, min_p=0.01)
+        drawn.append([int(filtered.draw(logits_of(seed, 3.0), [], generator)) for seed in range(200)])
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) > 100
+
+
+def test_the_last_chance_draws_the_last_token_that_can_be(monkeypatch):
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: torch.tensor(1.0))  # more than a generator gives
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+    assert int(Sampling(top_p=0.9).draw(logits, [], torch.Generator())) == 2
 
 
 @pytest.mark.parametrize(

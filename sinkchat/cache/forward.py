@@ -5,13 +5,17 @@ transformers renamed the cache argument (`past_key_values` until 5.17, `cache` s
 """
 
 import inspect
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from transformers import Cache
 
 from sinkchat.errors import CannotStream
+
+Begun: TypeAlias = Callable[[], Tensor]
+"""Puts the token's keys and values into the cache; the logits (V,) behind it."""
 
 
 class Forward:
@@ -34,6 +38,13 @@ class Forward:
     def state(self) -> str:
         """How single tokens are computed, in words."""
         return "by the model's own code"
+
+    def begin(self, input_ids: Tensor, position_ids: Tensor) -> Begun | None:
+        """Begins the forward of one token whose id, (1, 1), only the device knows yet; None: wait until it is known.
+
+        Nothing is changed before what comes back is called. The token may be dropped instead.
+        """
+        return None
 
     def settle(self) -> None:
         """Comes back when nothing faster is being made ready any more."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkchat.cache.cache import SinkCache
-from sinkchat.cache.forward import Forward
+from sinkchat.cache.forward import Begun, Forward
 from sinkchat.cache.ring import RingStorage
 from sinkchat.cache.storage import KeysValues
 from sinkchat.engine.sections import decoder_layers, group_size, tensors_of
@@ -42,6 +42,10 @@ class Source(Protocol):
     def step(self) -> Step | None:
         """The step, once it can be used."""
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a step comes back before it is done, so that the next one can be asked for early."""
+
     def wait(self) -> bool:
         """Comes back when it is settled whether there is a step."""
 
@@ -55,11 +59,15 @@ class Source(Protocol):
 class SectionedStep:
     """A step through compiled sections, over a ring that holds all layers as one group.
 
-    Weights are those of `model`, wherever it keeps them: nothing is copied. Only filled blocks of the ring are read.
+    Weights are those of `model`, wherever it keeps them: nothing is copied. The first `reach()` blocks of the ring are
+    read: those that are filled, or all of them where the same addresses are to be read every time.
     """
 
-    def __init__(self, model: nn.Module, ring: RingStorage, *, before: Run, layers: Run, after: Run) -> None:
+    def __init__(
+        self, model: nn.Module, ring: RingStorage, *, before: Run, layers: Run, after: Run, reach: Callable[[], int]
+    ) -> None:
         self._ring = ring
+        self._asked_reach = reach
         self._before, self._layers, self._after = before, layers, after
         owner, name = decoder_layers(model)
         stack = list(getattr(owner, name))
@@ -85,8 +93,8 @@ class SectionedStep:
         return logits, [KeysValues(torch.cat(keys).unsqueeze(2), torch.cat(values).unsqueeze(2))]
 
     def _filled(self) -> list[list[Tensor]]:
-        """For each group: the bias, its weights, and of the ring the blocks that were ever filled, two at least."""
-        reach = max(self._ring.reach, 2)
+        """For each group: the bias, its weights, and of the ring the blocks that are read, two at least."""
+        reach = max(self._asked_reach(), 2)
         if reach != self._reach:
             (blocks,) = self._ring.groups
             self._reach = reach
@@ -112,6 +120,7 @@ class AcceleratedForward(Forward):
         super().__init__(model)
         self.source = source
         self._ring = ring
+        self._in_question: Step | None = None
         self._unproven = PROOFS
 
     @property
@@ -121,10 +130,28 @@ class AcceleratedForward(Forward):
     def settle(self) -> None:
         self.source.wait()
 
+    def begin(self, input_ids: Tensor, position_ids: Tensor) -> Begun | None:
+        step = self._next_step() if self.source.runs_ahead else None
+        if step is None or self._unproven:
+            return None
+        with torch.inference_mode():
+            try:
+                logits, new = step(input_ids, position_ids)
+            except RuntimeError as error:
+                self._refuse(error)
+                return None
+
+        def finish() -> Tensor:
+            with torch.inference_mode():
+                self._ring.write(self._ring.held, new)
+            return logits
+
+        return finish
+
     def __call__(
         self, input_ids: Tensor, position_ids: Tensor, cache: SinkCache, *, logits_to_keep: int = 1
     ) -> Tensor:
-        step = self.source.step if input_ids.shape[1] == logits_to_keep == 1 else None
+        step = self._next_step() if input_ids.shape[1] == logits_to_keep == 1 else None
         if step is None:
             with self.source.working():
                 return super().__call__(input_ids, position_ids, cache, logits_to_keep=logits_to_keep)
@@ -132,10 +159,7 @@ class AcceleratedForward(Forward):
             try:
                 logits, new = step(input_ids, position_ids)
             except RuntimeError as error:
-                # A step changes nothing, so the plain forward can take this token. Where it was memory that is
-                # missing, that fails as well, and says so.
-                reason, _, _ = str(error).partition("\n")
-                self.source.refuse(f"a compiled step failed: {reason}")
+                self._refuse(error)
                 return super().__call__(input_ids, position_ids, cache)
             if self._unproven:
                 plain = super().__call__(input_ids, position_ids, cache)
@@ -143,6 +167,21 @@ class AcceleratedForward(Forward):
                 return plain
             self._ring.write(self._ring.held, new)
         return logits.view(1, 1, -1)
+
+    def _next_step(self) -> Step | None:
+        """The step that there is now. Another one than before has everything to prove."""
+        step = self.source.step
+        if step is not self._in_question:
+            self._in_question, self._unproven = step, PROOFS
+        return step
+
+    def _refuse(self, error: RuntimeError) -> None:
+        """Gives a step up that failed. It changes nothing, so the plain forward can take the same token.
+
+        Where it was memory that is missing, that fails as well, and says so.
+        """
+        reason, _, _ = str(error).partition("\n")
+        self.source.refuse(f"a compiled step failed: {reason}")
 
     def _prove(self, logits: Tensor, plain: Tensor) -> None:
         """Counts a token on which both ways agree; refuses the step where they do not."""

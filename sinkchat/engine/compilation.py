@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,13 +41,42 @@ _IDLE = 0.5
 """seconds without a forward after which the machine counts as free"""
 
 
+class NoCompilation:
+    """No step is compiled, for `reason`."""
+
+    runs_ahead = False
+    step = None
+
+    def __init__(self, reason: str) -> None:
+        self.refuse(reason)
+
+    def wait(self) -> bool:
+        return True
+
+    def working(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def refuse(self, reason: str) -> None:
+        self.state = f"not compiled: {reason}"
+
+
 class Compilation:
     """A step that is compiled, or read from the disk, beside the chat. `state` says in words how far it is."""
 
-    def __init__(self, model: nn.Module, ring: RingStorage, *, clock: Callable[[], float] = time.monotonic) -> None:
+    runs_ahead = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        ring: RingStorage,
+        *,
+        reach: Callable[[], int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.step: Step | None = None
         self.state = "compiling"
         self._model, self._ring = model, ring
+        self._reach = reach if reach is not None else lambda: ring.reach
         self._clock = clock
         self._working_since: float | None = None
         self._rested_at = float("-inf")
@@ -89,7 +118,7 @@ class Compilation:
             if not is_whole(folder):
                 with published(folder) as fresh:
                     self._compile(fresh)
-            self.step = load_step(folder, self._model, self._ring)
+            self.step = load_step(folder, self._model, self._ring, reach=self._reach)
             self.state = "compiled"
         except SinkchatError as error:
             self.refuse(error.message)
@@ -189,12 +218,12 @@ def _cpu_flags() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-def load_step(folder: Path, model: nn.Module, ring: RingStorage) -> Step:
-    """The compiled step in `folder` over the weights of `model` and the slots of `ring`."""
+def load_step(folder: Path, model: nn.Module, ring: RingStorage, *, reach: Callable[[], int]) -> Step:
+    """The compiled step in `folder` over the weights of `model` and the first `reach()` blocks of `ring`."""
     with _one_thread_setting():
         packages = {part: torch._inductor.aoti_load_package(str(folder / f"{part}.pt2")) for part in PARTS}
     runs = {part: package.loader.run for part, package in packages.items()}
-    return SectionedStep(model, ring, **runs)
+    return SectionedStep(model, ring, reach=reach, **runs)
 
 
 @contextmanager
@@ -211,7 +240,7 @@ def _one_thread_setting() -> Iterator[None]:
 def obstacle(layouts: Sequence[LayerLayout], capacity: int) -> str | None:
     """Why no decode step can be compiled for such a cache here; None where nothing is in the way so far."""
     device = layouts[0].device.type
-    if device != "cpu":
+    if device not in ("cpu", "cuda"):
         return f"on {device} nothing is compiled"
     if len(alike_layers(layouts)) != 1:
         return "its layers keep keys of different kinds"

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from sinkchat.engine.sections import Sections, decoder_layers, tensors_of
 from sinkchat.engine.skeleton import unpacked
@@ -50,19 +52,25 @@ class _Function(nn.Module):
         return self._function(*arguments)
 
 
-def build(order: Order, folder: Path) -> None:
-    """Compiles the three sections into `folder`. How many blocks of the ring are filled stays open."""
-    device = order.bias.device
-    owner, name = decoder_layers(order.model)
-    layers = list(getattr(owner, name))
-    sections = Sections(order.model)
-    outer = list(tensors_of(order.model).values())
-    weights = [tensor for layer in layers[: sections.group] for tensor in tensors_of(layer).values()]
-    held = [torch.empty_like(buffer) for _ in range(sections.group) for buffer in order.held]
-    # No tensor twice: an exported program would take both for one.
-    ids, position = (torch.zeros(1, 1, dtype=torch.long, device=device) for _ in range(2))
-    given = sections.before(ids, position, outer)
-    hidden, *_ = sections.layers(given, order.bias, weights, held)
+def build(data: bytes, folder: Path) -> None:
+    """Compiles the three sections of the order in `data` into `folder`.
+
+    Weights, keys and values are never there: their shapes are enough. How many blocks are read stays open.
+    """
+    with FakeTensorMode(shape_env=ShapeEnv(tracked_fakes=[]), allow_non_fake_inputs=True):
+        order: Order = unpacked(data)
+        device = order.bias.device
+        owner, name = decoder_layers(order.model)
+        layers = list(getattr(owner, name))
+        sections = Sections(order.model)
+        outer = list(tensors_of(order.model).values())
+        weights = [tensor for layer in layers[: sections.group] for tensor in tensors_of(layer).values()]
+        held = [torch.empty_like(buffer) for _ in range(sections.group) for buffer in order.held]
+        # No tensor twice: an exported program would take both for one.
+        ids, position = (torch.zeros(1, 1, dtype=torch.long, device=device) for _ in range(2))
+        given = sections.before(ids, position, outer)
+        hidden, *_ = sections.layers(given, order.bias, weights, held)
+    torch.set_num_threads(order.threads)
     blocks = {0: torch.export.Dim("blocks", min=2, max=2**20)}
     open_shapes = ([None] * len(given), blocks, [None] * len(weights), [blocks] * len(held))
     _compile(sections.before, (ids, position, outer), None, folder / "before.pt2")
@@ -85,8 +93,7 @@ def main(arguments: Sequence[str]) -> None:
     """Reads an order from stdin, its length first, and carries it out."""
     os.nice(10)
     stdin = sys.stdin.buffer
-    order: Order = unpacked(stdin.read(int.from_bytes(stdin.read(8), "little")))
+    order = stdin.read(int.from_bytes(stdin.read(8), "little"))
     threading.Thread(target=_leave_with_the_parent, args=(stdin.fileno(),), daemon=True).start()
-    torch.set_num_threads(order.threads)
     with torch.no_grad():
         build(order, Path(arguments[0]))

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from sinkchat.cache.cache import SinkCache
-from sinkchat.cache.forward import Forward
+from sinkchat.cache.forward import Begun, Forward
 from sinkchat.cache.moments import Checkpoint, Snapshot
 from sinkchat.cache.policy import CacheState, Span
+from sinkchat.engine.reading import reading
 from sinkchat.engine.sampling import Sampler
 from sinkchat.engine.segment import Segment
 from sinkchat.errors import DeviceLost, OutOfMemory
@@ -205,13 +206,20 @@ class Engine:
 
         A step is yielded before its token is fed, so that it can be shown while the model works on. The last token
         stays in `pending`, unless it is a stop id: that is not part of the answer, and what follows brings it.
+
+        Where a forward can be begun with a token that only the device knows (`Forward.begin`), the id is read while
+        the device computes the next one. Only where there is room: nothing is forgotten for a token that ends.
         """
         count = 0
         evicted: tuple[Span, ...] = ()
         while not stopped():
             if self.logits is None:
                 raise ValueError("nothing was read: there is nothing to go on from")
-            token = sampler.draw(self.logits, self.held_ids, self.generator)
+            with _device_loss_told():
+                drawn = sampler.draw(self.logits, self.held_ids, self.generator)
+                read = reading(drawn)
+                begun = self._begin(drawn) if count + 1 != max_tokens else None
+                token = read()
             if token in stop_ids:
                 yield Step(token, evicted, self.state)
                 return
@@ -220,15 +228,24 @@ class Engine:
             yield Step(token, evicted, self.state)
             if count == max_tokens or stopped():
                 return
-            evicted = self._feed().evicted
+            evicted = self._feed(begun).evicted
 
-    def _feed(self) -> Step:
-        """Moves ids from the front of `pending` into the cache: a chunk, or as many as there is room for."""
+    def _begin(self, drawn: Tensor) -> Begun | None:
+        """Begins the forward of the token `drawn`, which nobody knows yet, if nothing must leave for it."""
+        if self.pending or not self.cache.room:
+            return None
+        return self._forward.begin(drawn.view(1, 1), self.cache.positions(1))
+
+    def _feed(self, begun: Begun | None = None) -> Step:
+        """Moves ids from the front of `pending` into the cache: a chunk, or as many as there is room for.
+
+        `begun` is the forward of the one token that is pending, where that is under way.
+        """
         span = self.cache.make_room()
         if span is not None:
             del self.held_ids[self.cache.pinned : self.cache.pinned + len(span)]
         ids = self.pending[: min(self.chunk_size, self.cache.room)]
-        self.logits = self._run(ids)
+        self.logits = self._run(ids) if begun is None else begun()
         self.cache.commit(len(ids))
         self.held_ids.extend(ids)
         del self.pending[: len(ids)]

@@ -6,11 +6,12 @@ the slots of the ring and its bias, the id and the position. So one recording se
 held: the bias, read whole, says which slots count.
 
 No family and no quantisation is known here. What cannot be recorded, because it waits for the device in the middle
-of a forward, say, is found by trying; the plain forward then goes on, and `state` says why.
+of a forward, say, is found by trying; the plain forward then goes on, and `state` says why. A step that a compiler
+has made of the model is recorded in the same way, and takes the place of the model's own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 import torch
@@ -21,7 +22,7 @@ from sinkchat.cache.probe import LayerLayout
 from sinkchat.cache.ring import RingStorage
 from sinkchat.cache.step import StepStack, stepping
 from sinkchat.cache.storage import KeysValues, alike_layers
-from sinkchat.engine.acceleration import Step
+from sinkchat.engine.acceleration import Source, Step
 from sinkchat.errors import SinkchatError
 
 Work = Callable[[], list[Tensor]]
@@ -94,23 +95,31 @@ def without_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-class CapturedStep:
-    """A step that `graphs` has recorded of `model`, over the slots of `ring`, whose layers are those of `layouts`.
+class ModelStep:
+    """A step through the model's own forward, over the slots of `ring`, whose layers are those of `layouts`."""
 
-    Made in less than a second. Raises whatever stands in the way of the recording.
-    """
-
-    def __init__(
-        self, model: nn.Module, ring: RingStorage, layouts: Sequence[LayerLayout], *, graphs: Graphs
-    ) -> None:
+    def __init__(self, model: nn.Module, ring: RingStorage, layouts: Sequence[LayerLayout]) -> None:
         self._forward = Forward(model)
-        self._graphs = graphs
         self._alike = alike_layers(layouts)
         self._cache = StepStack([(layer.keys[0], layer.values[0]) for layer in ring.layers], ring.bias)
-        self._input_ids = torch.zeros(1, 1, dtype=torch.long, device=ring.bias.device)
+
+    def __call__(self, input_ids: Tensor, position_ids: Tensor) -> tuple[Tensor, list[KeysValues]]:
+        with stepping(self._forward.model):
+            logits = self._forward(input_ids, position_ids, self._cache)[0, -1]
+        return logits, [KeysValues(*self._cache.new(layers)) for layers in self._alike]
+
+
+class CapturedStep:
+    """`step`, recorded by `graphs` on `device`: in less than a second. Raises whatever stands in the way of that."""
+
+    def __init__(self, step: Step, device: torch.device, *, graphs: Graphs) -> None:
+        self._step = step
+        self._graphs = graphs
+        self._input_ids = torch.zeros(1, 1, dtype=torch.long, device=device)
         self._position_ids = torch.zeros_like(self._input_ids)
-        graphs.warm_up(self._work)
-        self._logits, *new = graphs.capture(self._work)
+        with torch.inference_mode():
+            graphs.warm_up(self._work)
+            self._logits, *new = graphs.capture(self._work)
         self._new = [KeysValues(keys, values) for keys, values in zip(new[::2], new[1::2], strict=True)]
 
     def __call__(self, input_ids: Tensor, position_ids: Tensor) -> tuple[Tensor, list[KeysValues]]:
@@ -122,35 +131,63 @@ class CapturedStep:
 
     def _work(self) -> list[Tensor]:
         """Logits (V,), then keys and values (N, H, 1, D) of each group of layers."""
-        with stepping(self._forward.model):
-            logits = self._forward(self._input_ids, self._position_ids, self._cache)[0, -1]
-        return [logits, *(new for layers in self._alike for new in self._cache.new(layers))]
+        logits, new = self._step(self._input_ids, self._position_ids)
+        return [logits, *(part for tokens in new for part in (tokens.keys, tokens.values))]
 
 
 class Capture:
-    """A step that is captured at the start, where that can be. `state` says in words what came of it."""
+    """The model's own step, recorded at the start where that can be; then, once it is there, that of `compiled`.
 
-    def __init__(
-        self, model: nn.Module, ring: RingStorage, layouts: Sequence[LayerLayout], *, graphs: Graphs
-    ) -> None:
-        self.step: Step | None = None
+    Each recording is made by graphs of its own. A compiled step that is no use leaves the model's own recording.
+    """
+
+    runs_ahead = True
+
+    def __init__(self, own: Step, device: torch.device, *, graphs: Callable[[], Graphs], compiled: Source) -> None:
+        self._device = device
+        self._graphs = graphs
+        self._compiled = compiled
+        self._faster: Step | None = None
+        self._own, self._said = None, "captured"
         try:
-            self.step = CapturedStep(model, ring, layouts, graphs=graphs)
-            self.state = "captured"
-        except SinkchatError as error:
-            self.refuse(error.message)
+            self._own = CapturedStep(own, device, graphs=graphs())
         except Exception as error:
-            # The code of any model, of any kernel library meets a cache and a device that it was not written for,
-            # and fails in its own way. The chat goes on without a recording, and says why.
-            self.refuse(f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}")
+            self._said = f"not captured: {_reason(error)}"
+
+    @property
+    def state(self) -> str:
+        return self._said if self._own is None else f"{self._said}, {self._compiled.state}"
+
+    @property
+    def step(self) -> Step | None:
+        """A recording. The first one of what was compiled is made here, between two tokens."""
+        if self._faster is None and self._own is not None and (step := self._compiled.step) is not None:
+            try:
+                self._faster = CapturedStep(step, self._device, graphs=self._graphs())
+            except Exception as error:
+                self._compiled.refuse(f"it cannot be captured: {_reason(error)}")
+        return self._faster if self._faster is not None else self._own
 
     def wait(self) -> bool:
-        return True
+        return self._compiled.wait()
 
     def working(self) -> AbstractContextManager[None]:
-        """Nothing goes on beside the chat."""
-        return nullcontext()
+        return self._compiled.working()
 
     def refuse(self, reason: str) -> None:
-        self.step = None
-        self.state = f"not captured: {reason}"
+        if self._faster is not None:
+            self._faster = None
+            self._compiled.refuse(reason)
+        else:
+            self._own, self._said = None, f"not captured: {reason}"
+
+
+def _reason(error: Exception) -> str:
+    """Why something was not recorded, in a line.
+
+    The code of any model, of any kernel library meets a cache and a device that it was not written for, and fails
+    in its own way. The chat goes on without a recording, and says why.
+    """
+    if isinstance(error, SinkchatError):
+        return error.message
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"

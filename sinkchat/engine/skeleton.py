@@ -38,8 +38,5 @@ def packed(it: Any) -> bytes:
 
 
 def unpacked(data: bytes) -> Any:
-    """What was packed, with tensors of whatever content. Only for bytes that this program has written.
-
-    Memory that nobody writes to is not taken from the machine, so the tensors of a large model cost nothing.
-    """
+    """What was packed, with tensors of whatever content. Only for bytes that this program has written."""
     return _Unpickler(io.BytesIO(data)).load()
