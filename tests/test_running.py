@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,7 +206,7 @@ def test_the_time_left_is_that_of_the_rest_at_the_same_pace() -> None:
 def test_between_steps_ctrl_c_waits_for_the_event_and_the_work_is_closed() -> None:
     done = []
 
-    def events():  # type: ignore[no-untyped-def]
+    def events() -> Generator[str, None, None]:
         try:
             signal.raise_signal(signal.SIGINT)
             done.append("computed")

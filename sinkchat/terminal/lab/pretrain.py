@@ -9,10 +9,11 @@ import typer
 
 from sinkchat.errors import ExitStatus
 from sinkchat.lab.attention.passages import BUILT_IN, text_of
-from sinkchat.lab.training.table import SINKS, Plan, Row
+from sinkchat.lab.training.table import HARDLY, PAPER, SINKS, Plan, Row
 from sinkchat.terminal.asked import options
 from sinkchat.terminal.environment import Environment
 from sinkchat.terminal.lab.options import Plot, environment_of, given, measuring, whole_number
+from sinkchat.terminal.lab.perplexity_table import in_words
 from sinkchat.terminal.lab.running import Action, Output, Pace, Watch, run
 from sinkchat.terminal.sanitize import one_line
 from sinkchat.terminal.table import write_table
@@ -24,6 +25,13 @@ Texts = measuring("--text", "FILE", "Train on this text, or several; - is stdin.
 Steps = measuring("--steps", "N", f"Steps of training, each of {Plan().batch} passages ({Plan().steps}).")
 Length = measuring("--length", "N", f"Bytes of a passage, and tokens of the cache afterwards ({Plan().length}).")
 Seed = measuring("--seed", "N", f"Other first weights, other passages ({Plan().seed}).")
+
+
+_HARDLY_ANY = """\
+That is hardly a sink. Models as small as these grow none in so few steps, so this shows how the three are trained and
+measured, and not what sinks are worth. The paper's table 3, of models with 160 million parameters, by sinks kept:
+
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,12 @@ class Comparison:
         caches = [f"{sinks} + {length - sinks}" for sinks in SINKS]
         numbers = [(row.kind, *(f"{value:.3f}" for value in row.perplexities)) for row in self._rows]
         write_table([("", *caches), *numbers], stdout, right=range(1, len(SINKS) + 1))
+        worse = ", ".join(f"{row.kind} {row.loss_without:+.1%}" for row in self._rows)
+        stdout.write(f"\nWithout sinks, from with {SINKS[-1]}: {worse}.\n")
+        if max(row.loss_without for row in self._rows) < HARDLY:
+            stdout.write(_HARDLY_ANY)
+            paper = [(kind, *map(in_words, found)) for kind, found in PAPER.items()]
+            write_table([("", *map(str, SINKS)), *paper], stdout, right=range(1, len(SINKS) + 1))
 
     def draw(self, path: Path) -> None:
         from sinkchat.lab.training.plot import draw
