@@ -4,12 +4,14 @@ A freshly initialised transformer hardly attends to anything: its weights are so
 cache gives nearly the right logits. These have weights of a healthy scale, so that a mistake shows.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from sinkchat.lab.families.configs import REFUSED, STREAMING
+from sinkchat.models.untrained import untrained_model
 
 CHATML = (
     "{% for message in messages %}"
@@ -23,44 +25,8 @@ SPECIAL_TOKENS = ("<pad>", "<s>", "<|im_end|>", "<|im_start|>")
 
 VOCABULARY_SIZE = len(SPECIAL_TOKENS) + 256
 
-_IDS: dict[str, Any] = {
-    "vocab_size": VOCABULARY_SIZE,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-_ROTARY: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 96,
-    "head_dim": 16,
-    "max_position_embeddings": 4096,
-}
-
-
-def _rotary(layers: int, **changed: Any) -> dict[str, Any]:
-    return _ROTARY | {"num_hidden_layers": layers} | changed
-
-
-def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in names}
-
-
-FAMILIES: dict[str, Callable[[int], dict[str, Any]]] = {
-    "llama": _rotary,
-    "mistral": lambda layers: _rotary(layers, sliding_window=None),
-    "qwen2": _rotary,
-    "qwen3": _rotary,
-    "gpt_neox": _rotary,
-    "phi": lambda layers: _rotary(layers, num_key_value_heads=4),
-    "stablelm": _rotary,
-    "gpt2": lambda layers: {"n_embd": 64, "n_layer": layers, "n_head": 4, "n_positions": 1024},
-    "opt": lambda layers: (
-        _without(_rotary(layers), "head_dim", "num_key_value_heads", "intermediate_size")
-        | {"ffn_dim": 96, "word_embed_proj_dim": 64}
-    ),
-}
+FAMILIES = STREAMING | REFUSED
+"""`model_type` and settings, by the name of the row in the table of `sinkchat families`"""
 
 
 def tiny_model(
@@ -71,31 +37,9 @@ def tiny_model(
     dtype: torch.dtype = torch.float32,
     **config: Any,
 ) -> PreTrainedModel:
-    """A random causal model of `family`, in eval mode; `config` overrides single settings.
-
-    The frequencies of rotary embeddings stay float32, as they do when a checkpoint is loaded.
-    Leaves torch's global generator as it was.
-    """
-    settings = FAMILIES[family](layers) | _IDS | config
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings))
-    generator = torch.Generator().manual_seed(seed + 1)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            noise = torch.randn(weight.shape, generator=generator)
-            if weight.ndim == 1:
-                weight.add_(0.1 * noise)
-            elif "embed" in name or "wte" in name:
-                weight.copy_(noise)
-            else:
-                weight.copy_(noise * 1.3 / weight.shape[-1] ** 0.5)
-    frequencies = {name: buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")}
-    model = model.to(dtype).eval().requires_grad_(False)
-    for name, buffer in frequencies.items():
-        module, _, attribute = name.rpartition(".")
-        setattr(model.get_submodule(module), attribute, buffer)
-    return model
+    """A random causal model of `family`, in eval mode; `config` overrides single settings."""
+    model_type, settings = FAMILIES[family]
+    return untrained_model(model_type, settings(layers) | config, seed=seed, dtype=dtype)
 
 
 def tiny_tokenizer(chat_template: str | None = CHATML) -> PreTrainedTokenizerFast:

@@ -74,7 +74,7 @@ def probe(model: nn.Module, *, position_limit: int, name: str = "") -> tuple[Lay
     forward = Forward(model)
     name = name or type(model).__name__
     if not forward.takes_positions:
-        return _probe_by_rank(forward, name)
+        return _probe_by_rank(forward, position_limit, name)
     input_ids = _probe_ids(forward, rows=PROBE_ROWS, count=1)
     start = _cached(forward, input_ids, 0, name)
     others = {p: _cached(forward, input_ids, p, name) for p in PROBE_POSITIONS if p < position_limit}
@@ -89,15 +89,16 @@ def probe(model: nn.Module, *, position_limit: int, name: str = "") -> tuple[Lay
     return tuple(layouts)
 
 
-def _probe_by_rank(forward: Forward, name: str) -> tuple[LayerLayout, ...]:
+def _probe_by_rank(forward: Forward, position_limit: int, name: str) -> tuple[LayerLayout, ...]:
     """Layouts of a model that takes no positions: accepted where what it caches depends on none (ALiBi)."""
     shapes = _cached(forward, _probe_ids(forward, rows=1, count=1), 0, name)
     cache = DynamicCache()
-    count = max(PROBE_RANKS) + 1
+    others = [rank for rank in PROBE_RANKS if rank < position_limit]
+    count = max(others, default=0) + 1
     forward(_probe_ids(forward, rows=2, count=1).expand(2, count), _positions(forward, 0, count), cache)
     for layer in cache.layers[: len(shapes)]:
         for tensor in (layer.keys, layer.values):
-            ranks = [tensor[:, :, rank] for rank in (0, *PROBE_RANKS)]
+            ranks = [tensor[:, :, rank] for rank in (0, *others)]
             if unlike(ranks[0], ranks[1:]) > RANK_TOLERANCE:
                 raise CannotStream(
                     f"{name} cannot stream: its cached keys change with position, and it takes no positions, "
@@ -156,7 +157,9 @@ def _explain(
     """The rotation that takes `start`, written at position 0, to what it is at each other position."""
     if unlike(start, moved.values()) <= TOLERANCE[start.dtype]:
         return None
-    rotation = best_rotation(start, moved, [*known, *rotations_of(start.shape[-1], tables)])
+    width = start.shape[-1]
+    fitting = [rotation for rotation in known if rotation.start + rotation.width <= width]
+    rotation = best_rotation(start, moved, [*fitting, *rotations_of(width, tables)])
     if rotation is None:
         raise CannotStream(
             f"{name} cannot stream: its cached keys turn with position in a way that no known rotary layout explains",

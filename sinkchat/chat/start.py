@@ -21,7 +21,7 @@ from sinkchat.engine.compilation import Compilation, obstacle
 from sinkchat.engine.engine import Engine
 from sinkchat.engine.graph import Capture, CudaGraphs
 from sinkchat.errors import UsageError
-from sinkchat.models.families import Limits, limits_of
+from sinkchat.models.families import attends_plainly, limits_of, make_bias_for, refuse_unmovable
 from sinkchat.models.loading import LoadedModel, LoadOptions, Progress, load_model, silent
 from sinkchat.models.sources import DEFAULT_MODEL
 from sinkchat.parallel.following import Part
@@ -110,13 +110,18 @@ def build_cache(loaded: LoadedModel, memory: MemoryOptions, *, followers: Follow
     limits = limits_of(loaded.model.config)
     if isinstance(policy, EvictNothing):
         layouts = layer_shapes(loaded.model, name=loaded.name)
-        capacity = _capacity(memory, limits, layouts, loaded.name)
+        what = f"positions {loaded.name} was trained on"
+        capacity = _capacity(memory, layouts, trained=limits.trained, largest=limits.length, what=what)
+        make_bias_for(loaded.model, capacity)
         storage = _storage(loaded, layouts, capacity, followers)
         return SinkCache(layouts, policy, capacity=capacity, pinned=0, position_limit=capacity, storage=storage)
+    refuse_unmovable(loaded.model.config, name=loaded.name)
     trained = limits.trained or DEFAULT_CACHE_SIZE
     layouts = probe(loaded.model, position_limit=min(trained, limits.positions(trained)), name=loaded.name)
-    capacity = _capacity(memory, limits, layouts, loaded.name)
+    what = limits.reason(loaded.name)
+    capacity = _capacity(memory, layouts, trained=limits.trained, largest=limits.capacity, what=what)
     position_limit = limits.positions(capacity)
+    make_bias_for(loaded.model, capacity)
     shift_test(loaded.model, last_position=position_limit - 1, name=loaded.name)
     storage = _storage(loaded, layouts, capacity, followers)
     return SinkCache(layouts, policy, capacity=capacity, pinned=0, position_limit=position_limit, storage=storage)
@@ -140,11 +145,15 @@ def eviction_policy(memory: MemoryOptions) -> EvictionPolicy:
 def _storage(
     loaded: LoadedModel, layouts: tuple[LayerLayout, ...], capacity: int, followers: Followers | None
 ) -> Callable[[Sequence[LayerLayout], int], Storage]:
-    """The layout of the cache: a ring where a faster step will read it, else the one that needs no mask."""
+    """The layout of the cache: a ring where a faster step will read it, else the one that needs no mask.
+
+    The faster step computes plain attention to keys that turn, or to keys that have no position.
+    """
     if followers is not None:
         return lambda layouts, capacity: DividedStorage(ContiguousStorage(layouts, capacity), followers)
     is_fast = layouts[0].device.type == "cuda" or obstacle(layouts, capacity) is None
-    return RingStorage if loaded.compiles and is_fast else ContiguousStorage
+    is_plain = all(layout.value_rotation is None for layout in layouts) and attends_plainly(loaded.model)
+    return RingStorage if loaded.compiles and is_fast and is_plain else ContiguousStorage
 
 
 def _source(loaded: LoadedModel, layouts: tuple[LayerLayout, ...], ring: RingStorage) -> Source:
@@ -155,16 +164,18 @@ def _source(loaded: LoadedModel, layouts: tuple[LayerLayout, ...], ring: RingSto
     return Compilation(loaded.model, ring).begin()
 
 
-def _capacity(memory: MemoryOptions, limits: Limits, layouts: tuple[LayerLayout, ...], name: str) -> int:
-    largest = limits.capacity
+def _capacity(
+    memory: MemoryOptions, layouts: tuple[LayerLayout, ...], *, trained: int | None, largest: int | None, what: str
+) -> int:
+    """The size asked for, at most `largest`, which are `what`; else the usual one, as far as the model goes."""
     if memory.cache_size is None:
-        return min(DEFAULT_CACHE_SIZE, largest or DEFAULT_CACHE_SIZE)
+        return min(size for size in (DEFAULT_CACHE_SIZE, trained, largest) if size is not None)
     if largest is not None and memory.cache_size > largest:
         kv = largest * sum(
             layout.heads * (layout.key_width + layout.value_width) * layout.dtype.itemsize for layout in layouts
         )
         raise UsageError(
-            f"--cache-size {memory.cache_size} is more than the {largest:,} positions {name} was trained on",
+            f"--cache-size {memory.cache_size} is more than the {largest:,} {what}",
             hint=f"--cache-size {largest} ({kv / 2**30:.2f} GiB of KV)",
         )
     return memory.cache_size
