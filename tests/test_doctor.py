@@ -1,5 +1,6 @@
 """`sinkchat doctor`: one line a fact, what to do where it is not well, and an exit status that says so."""
 
+import importlib.util
 import io
 import json
 import re
@@ -91,6 +92,16 @@ def test_the_terminal_is_described_as_it_is() -> None:
         "warn  terminal      stdout is no terminal, LATIN-1, TERM=(not set)",
         "      fix:          a UTF-8 locale, such as LC_ALL=C.UTF-8, or --ascii",
     ]
+
+
+def test_the_ways_to_hold_weights_are_told_with_what_to_install_for_others() -> None:
+    lines = [line[6:] for line in sinkchat("doctor --offline").stdout.splitlines() if line[6:].startswith("weights")]
+    ways, checkpoints = (line.removeprefix("weights").strip() for line in lines)
+    assert re.fullmatch(r"on \S+: --quant none(, [a-z0-9-]+)*", ways)
+    assert checkpoints.startswith("checkpoints by ")
+    assert "fp8" in checkpoints
+    if importlib.util.find_spec("gptqmodel") is None:
+        assert checkpoints.count("by awq after pip install gptqmodel") == 1
 
 
 def test_a_probe_that_raises_is_a_failure_and_the_others_go_on() -> None:

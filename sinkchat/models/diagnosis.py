@@ -7,7 +7,6 @@ finding like any other, and the first lines come before the slow ones. A probe t
 import concurrent.futures
 import importlib
 import importlib.metadata
-import logging
 import os
 import platform
 import sys
@@ -75,6 +74,7 @@ def machine_probes(*, offline: bool) -> tuple[Probe, ...]:
         Probe("accelerate", lambda: _package("accelerate"), "pip install --upgrade accelerate"),
         Probe("gguf", lambda: _package("gguf"), "pip install --upgrade gguf"),
         Probe("bitsandbytes", _bitsandbytes, "pip install --upgrade bitsandbytes, or --quant none"),
+        Probe("weights", _weights, "--quant none"),
     )
 
 
@@ -143,12 +143,9 @@ def _bitsandbytes() -> Finding:
         importlib.metadata.version("bitsandbytes")
     except importlib.metadata.PackageNotFoundError:
         return Finding("bitsandbytes", "not installed: weights stay whole", "warn", "pip install bitsandbytes")
-    logging.disable(logging.ERROR)  # it logs which optional kernels it lacks
-    try:
-        import bitsandbytes
-        from bitsandbytes import cextension
-    finally:
-        logging.disable(logging.NOTSET)
+    from sinkchat.models.packages import quietly_imported
+
+    bitsandbytes, cextension = map(quietly_imported, ("bitsandbytes", "bitsandbytes.cextension"))
     devices = sorted(getattr(bitsandbytes, "supported_torch_devices", {"cuda"}) & {"cpu", "cuda", "mps"})
     native = "CUDA" if getattr(cextension.lib, "compiled_with_cuda", False) else "CPU"
     fact = f"{bitsandbytes.__version__}, kernels for {native}, 4 and 8 bits on {', '.join(devices)}"
@@ -159,6 +156,32 @@ def _bitsandbytes() -> Finding:
             fix = "pip install --upgrade bitsandbytes, built for this CUDA, or --quant none"
             return Finding("bitsandbytes", fact, "warn", fix)
     return Finding("bitsandbytes", fact)
+
+
+def _weights() -> Iterator[Finding]:
+    """In which ways weights can be held here, and which checkpoints that come quantised can be read."""
+    from sinkchat.models.placement import choose_device
+    from sinkchat.models.quantization import methods_on
+    from sinkchat.models.shipped import USUAL, shipped_method
+
+    device = choose_device("auto")
+    held = [word for word, method in methods_on(device).items() if _lacks(method, device) is None]
+    yield Finding("weights", f"on {device}: --quant {', '.join(held)}")
+    lacking = {form: _lacks(shipped_method(form, device), device) for form in USUAL}
+    facts = [f"checkpoints by {', '.join(form for form, lack in lacking.items() if lack is None)}"]
+    facts += [f"by {form} after {lack}" for form, lack in lacking.items() if lack is not None]
+    yield Finding("weights", "; ".join(facts))
+
+
+def _lacks(method: Any, device: Any) -> str | None:
+    """What to do before `method` can be had on `device`; None where nothing is to be done."""
+    from sinkchat.errors import SinkchatError
+
+    try:
+        method.check(device)
+    except SinkchatError as error:
+        return error.hint
+    return None
 
 
 def _hub_token() -> Finding:

@@ -18,6 +18,9 @@ from sinkchat.models.checkpoint import Weight
 from sinkchat.models.methods import EightBit, Quantization
 from sinkchat.models.packages import is_installed, quietly_imported
 
+USUAL = ("nf4", "int8", "fp8", "mxfp4", "gptq", "awq", "compressed-tensors", "torchao")
+"""forms that checkpoints on the Hub often have; nf4, fp4 and int8 are by bitsandbytes"""
+
 _BITSANDBYTES = ("nf4", "fp4", "int8")
 
 _PACKAGES: Mapping[str, Mapping[str, str]] = MappingProxyType(
