@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from test_models_methods import SHAPE, bytes_of, off, saved
-from tiny import tiny_model
+from tiny import tiny_model, tiny_tokenizer
 from torch import Tensor
+from transformers import AutoModelForCausalLM, TorchAoConfig
 
 from sinkchat.errors import DeviceUnavailable, ExitStatus, ModelError, SinkchatError, UsageError
 from sinkchat.models.checkpoint import read_weights
@@ -36,7 +37,23 @@ PACKAGES = {
 SETTINGS: dict[str, dict[str, Any]] = {
     "gptq": {"bits": 4, "group_size": 128},
     "awq": {"bits": 4, "group_size": 128, "zero_point": True},
-    "compressed-tensors": {"format": "pack-quantized", "config_groups": {}},
+    "compressed-tensors": {
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "ignore": ["lm_head"],
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {
+                    "num_bits": 4,
+                    "type": "int",
+                    "symmetric": True,
+                    "strategy": "group",
+                    "group_size": 128,
+                },
+            }
+        },
+    },
     "fp8": {"activation_scheme": "dynamic", "weight_block_size": [128, 128]},
     "tomorrow": {},
 }
@@ -181,3 +198,56 @@ def test_fp8_and_mxfp4_are_kept_only_on_cuda_with_kernels() -> None:
         assert shipped_method(form, torch.device("cpu")) == Opened(form)
         assert shipped_method(form, CUDA) == (Shipped(form) if is_here("kernels") else Opened(form))
     assert shipped_method("gptq", torch.device("cpu")) == Shipped("gptq")
+    assert shipped_method("compressed-tensors", CUDA) == Opened("compressed-tensors")
+
+
+def by_compressed_tensors(folder: Path) -> dict[str, Tensor]:
+    """As `in_fp8`: 4-bit integers with a scale for each 128, eight of them in an int32."""
+    weights = load_file(folder / "model.safetensors")
+    opened: dict[str, Tensor] = {}
+    for name, weight in list(weights.items()):
+        if weight.ndim == 2 and ".layers." in name:
+            groups = weights.pop(name).view(weight.shape[0], -1, 128)
+            scales = groups.abs().amax(-1, keepdim=True) / 7
+            codes = (groups / scales).round().clamp(-8, 7)
+            opened[name] = (codes * scales).view_as(weight)
+            nibbles = (codes.to(torch.int64).view(weight.shape[0], -1, 8) + 8) << torch.arange(0, 32, 4)
+            packed = nibbles.sum(-1)
+            weights[f"{name}_packed"] = torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32)
+            weights[f"{name}_scale"] = scales.squeeze(-1).contiguous()
+            weights[f"{name}_shape"] = torch.tensor(weight.shape)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    described_as(folder, "compressed-tensors")
+    return opened
+
+
+def test_compressed_tensors_are_the_weights_that_they_stand_for(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("compressed_tensors")
+    opened = by_compressed_tensors(folder)
+    capfd.readouterr()
+    loaded = load_model(str(folder), LoadOptions(device="cpu", dtype="float32"))
+    logits = loaded.model(IDS).logits
+    assert (loaded.quant, capfd.readouterr()) == ("compressed-tensors", ("", ""))
+    exact = tiny_model(**SHAPE)
+    plain = exact(IDS).logits
+    exact.load_state_dict(exact.state_dict() | opened)
+    assert off(logits, exact(IDS).logits) < 1e-4 < 0.1 < off(logits, plain)
+    foretold = Opened("compressed-tensors").nbytes(read_weights(folder, name="tiny"), torch.float32)
+    assert bytes_of(loaded.model) == foretold
+
+
+def test_what_torchao_saved_is_the_same_model_again(folder: Path) -> None:
+    quantization = pytest.importorskip("torchao.quantization")
+    settings = TorchAoConfig(quantization.Int8WeightOnlyConfig())
+    first = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, quantization_config=settings)
+    again_in = folder.parent / "again"
+    first.save_pretrained(again_in)
+    tiny_tokenizer().save_pretrained(again_in)
+    again = load_model(str(again_in), LoadOptions(device="cpu", dtype="float32"))
+    assert again.quant == "torchao"
+    with torch.inference_mode():
+        logits = first(IDS).logits
+        assert torch.equal(again.model(IDS).logits, logits)
+        assert off(logits, tiny_model(**SHAPE)(IDS).logits) > 0.001  # the control: it was quantised

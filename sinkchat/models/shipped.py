@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from transformers import FineGrainedFP8Config, Mxfp4Config, __version__
+from transformers import CompressedTensorsConfig, FineGrainedFP8Config, Mxfp4Config, __version__
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from sinkchat.errors import DeviceUnavailable, ModelError
@@ -48,10 +48,8 @@ _PACKAGES: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 _ONLY_ON_CUDA = frozenset({"eetq", "fbgemm_fp8", "fp_quant", "higgs", "hqq", "nvfp4", "spqr", "vptq"})
 
-_OPENED_BY: Mapping[str, type] = MappingProxyType(
-    {"fp8": FineGrainedFP8Config, "mxfp8": FineGrainedFP8Config, "mxfp4": Mxfp4Config}
-)
-"""methods that transformers can open to plain numbers with no package at all"""
+_KEPT_WITH_KERNELS = frozenset({"fp8", "mxfp8", "mxfp4"})
+"""on CUDA; what is there multiplied by kernels of the package of that name is opened elsewhere, by transformers"""
 
 _PLAIN = ("F64", "F32", "F16", "BF16")
 
@@ -63,22 +61,7 @@ class Shipped(Quantization):
     name: str
 
     def check(self, device: torch.device) -> tuple[str, ...]:
-        _refuse_unknown(self.name)
-        if self.name in _ONLY_ON_CUDA and device.type != "cuda":
-            raise DeviceUnavailable(
-                f"the checkpoint is quantised already ({self.name}), which works on CUDA alone, not on {device.type}",
-                hint="--device cuda, or the same model in another form",
-            )
-        packages = _PACKAGES.get(self.name, {})
-        missing = [package for module, package in packages.items() if not is_installed(module)]
-        if missing:
-            raise ModelError(
-                f"the checkpoint is quantised already ({self.name}), and that needs "
-                f"{' and '.join(missing)}, not installed here",
-                hint=f"pip install {' '.join(missing)}",
-            )
-        for module in packages:
-            quietly_imported(module)
+        _require(self.name, device)
         return (f"the checkpoint is quantised already ({self.name}) and is loaded as shipped",)
 
     def dtype(self, chosen: torch.dtype) -> torch.dtype:
@@ -91,29 +74,56 @@ class Shipped(Quantization):
 
 @dataclass(frozen=True, slots=True)
 class Opened(Quantization):
-    """Weights that are quantised on disk and become plain numbers while they are loaded."""
+    """Weights that are quantised on disk and become plain numbers while they are loaded.
+
+    compressed-tensors would open them at the first forward, and fill memory then.
+    """
 
     name: str
 
     def check(self, device: torch.device) -> tuple[str, ...]:
-        _refuse_unknown(self.name)
+        _require(self.name, device)
         return (
             f"the checkpoint is quantised already ({self.name}), and is opened to plain numbers on {device.type}",
         )
 
     def apply(self, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-        return {"quantization_config": _OPENED_BY[self.name](dequantize=True)}
+        if self.name == "compressed-tensors":  # transformers 5.17 knows the first word, later ones the second
+            return {"quantization_config": CompressedTensorsConfig(run_compressed=False, dequantize=True)}
+        form = Mxfp4Config if self.name == "mxfp4" else FineGrainedFP8Config
+        return {"quantization_config": form(dequantize=True)}
 
     def nbytes(self, weights: Iterable[Weight], dtype: torch.dtype) -> int:
-        """Each weight in `dtype`, without its scales. Packed pairs of mxfp4 count twice."""
-        return sum(_opened_parameters(weight) for weight in weights) * dtype.itemsize
+        """Each weight in `dtype`, without its scales."""
+        return sum(map(_opened_parameters, weights)) * dtype.itemsize
 
 
 def shipped_method(name: str, device: torch.device) -> Quantization:
     """How weights that are quantised by `name` on disk are held on `device`."""
-    if name in _OPENED_BY and (device.type != "cuda" or not is_installed("kernels")):
+    kept = device.type == "cuda" and is_installed("kernels")
+    if name == "compressed-tensors" or (name in _KEPT_WITH_KERNELS and not kept):
         return Opened(name)
     return Shipped(name)
+
+
+def _require(name: str, device: torch.device) -> None:
+    """Raises where weights that are quantised by `name` cannot be read on `device`; else imports what reads them."""
+    _refuse_unknown(name)
+    if name in _ONLY_ON_CUDA and device.type != "cuda":
+        raise DeviceUnavailable(
+            f"the checkpoint is quantised already ({name}), which works on CUDA alone, not on {device.type}",
+            hint="--device cuda, or the same model in another form",
+        )
+    packages = _PACKAGES.get(name, {})
+    missing = [package for module, package in packages.items() if not is_installed(module)]
+    if missing:
+        raise ModelError(
+            f"the checkpoint is quantised already ({name}), and that needs "
+            f"{' and '.join(missing)}, not installed here",
+            hint=f"pip install {' '.join(missing)}",
+        )
+    for module in packages:
+        quietly_imported(module)
 
 
 def _refuse_unknown(name: str) -> None:
@@ -136,6 +146,8 @@ def _held_bytes(weight: Weight, dtype: torch.dtype) -> int:
 
 
 def _opened_parameters(weight: Weight) -> int:
-    if weight.name.endswith(("_scale_inv", "_scale", "_scales")):
+    """How many plain numbers come of a stored tensor: of scales none, of packed 4 bits two a byte."""
+    if weight.name.endswith(("_scale_inv", "_scale", "_scales", "_zero_point", "_shape")):
         return 0
-    return weight.parameters * (2 if weight.name.endswith("_blocks") else 1)
+    packed = weight.name.endswith(("_packed", "_blocks"))
+    return 2 * weight.stored_bytes if packed else weight.parameters
