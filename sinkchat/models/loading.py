@@ -250,6 +250,7 @@ def _read_template(path: Path, tokenizer: PreTrainedTokenizerBase) -> str:
 def _load_weights(
     folder: Path, name: str, config: PreTrainedConfig, budget: Budget, placement: Placement, options: LoadOptions
 ) -> PreTrainedModel:
+    budget.method.prepare(config)
     model, info = AutoModelForCausalLM.from_pretrained(
         folder,
         config=config,

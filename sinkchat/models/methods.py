@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from transformers import BitsAndBytesConfig, PreTrainedModel, TorchAoConfig
+from transformers import BitsAndBytesConfig, PreTrainedConfig, PreTrainedModel, TorchAoConfig
 
 from sinkchat.errors import DeviceUnavailable, UsageError
 from sinkchat.models.checkpoint import Weight
@@ -42,6 +42,10 @@ class Quantization(Protocol):
     def dtype(self, chosen: torch.dtype) -> torch.dtype:
         """What the method computes in, where `chosen` would be computed in without it."""
         return chosen
+
+    def prepare(self, config: PreTrainedConfig) -> None:
+        """Does to the configuration what must be done before the weights are read."""
+        return
 
     def apply(self, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
         """The arguments of `from_pretrained` that make it so."""

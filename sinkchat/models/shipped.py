@@ -7,10 +7,9 @@ in silence a form that it does not know. What is missing is told here, before an
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import torch
-from transformers import CompressedTensorsConfig, FineGrainedFP8Config, Mxfp4Config, __version__
+from transformers import PreTrainedConfig, __version__
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from sinkchat.errors import DeviceUnavailable, ModelError
@@ -87,11 +86,11 @@ class Opened(Quantization):
             f"the checkpoint is quantised already ({self.name}), and is opened to plain numbers on {device.type}",
         )
 
-    def apply(self, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-        if self.name == "compressed-tensors":  # transformers 5.17 knows the first word, later ones the second
-            return {"quantization_config": CompressedTensorsConfig(run_compressed=False, dequantize=True)}
-        form = Mxfp4Config if self.name == "mxfp4" else FineGrainedFP8Config
-        return {"quantization_config": form(dequantize=True)}
+    def prepare(self, config: PreTrainedConfig) -> None:
+        """To the settings of the checkpoint itself: an argument beside them would be warned of."""
+        config.quantization_config |= {"dequantize": True}
+        if self.name == "compressed-tensors":  # transformers 5.17 knows it by this name
+            config.quantization_config |= {"run_compressed": False}
 
     def nbytes(self, weights: Iterable[Weight], dtype: torch.dtype) -> int:
         """Each weight in `dtype`, without its scales."""
