@@ -26,8 +26,10 @@ from sinkchat.cache.probe import probe
 from sinkchat.cache.ring import BLOCK, RingStorage
 from sinkchat.engine.acceleration import PROOFS, AcceleratedForward
 from sinkchat.engine.compilation import PATIENCE, Compilation, load_step, obstacle, step_folder
+from sinkchat.engine.compiler import PARTS, Order, programs
 from sinkchat.engine.engine import Engine
 from sinkchat.engine.sampling import Greedy
+from sinkchat.engine.skeleton import packed
 from sinkchat.models.cachedir import is_whole
 from sinkchat.models.placement import cxx_compiler
 
@@ -207,8 +209,20 @@ def test_the_compiler_loads_nothing_from_the_working_folder(compiled):
 def test_loading_a_step_leaves_the_number_of_threads(compiled):
     model, _ = compiled
     ring, threads = ring_for(model), torch.get_num_threads()
-    load_step(step_folder(model, ring), model, ring)
+    load_step(step_folder(model, ring), model, ring, reach=lambda: ring.reach)
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_step_is_exported_for_a_device_and_weights_that_are_not_here(device):
+    model = tiny_model("llama", 2).to(device)
+    bias = torch.zeros(4, BLOCK, device=device)
+    held = tuple(torch.zeros(4, 2, *shape, device=device) for shape in ((16, BLOCK), (BLOCK, 16)))
+    made = dict(programs(packed(Order(model, bias, held, torch.get_num_threads()))))
+    assert tuple(made) == PARTS
+    for program in made.values():
+        tensors = [value for node in program.graph.nodes if isinstance(value := node.meta.get("val"), torch.Tensor)]
+        assert {tensor.device.type for tensor in tensors} == {device}
 
 
 def test_a_step_that_lost_a_file_is_not_taken_for_whole(compiled, folder):

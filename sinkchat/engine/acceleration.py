@@ -59,8 +59,8 @@ class Source(Protocol):
 class SectionedStep:
     """A step through compiled sections, over a ring that holds all layers as one group.
 
-    Weights are those of `model`, wherever it keeps them: nothing is copied. The first `reach()` blocks of the ring are
-    read: those that are filled, or all of them where the same addresses are to be read every time.
+    Weights are those of `model`, wherever it keeps them: nothing is copied. Of the ring it reads the first `reach()`
+    blocks: those that are filled, or all of them where the same addresses are to be read every time.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ nobody compiles for a program that has gone.
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from sinkchat.engine.sections import Sections, decoder_layers, tensors_of
@@ -52,36 +53,41 @@ class _Function(nn.Module):
         return self._function(*arguments)
 
 
-def build(data: bytes, folder: Path) -> None:
-    """Compiles the three sections of the order in `data` into `folder`.
+def build(order: bytes, folder: Path) -> None:
+    """Compiles the sections of a packed `Order` into `folder`."""
+    for part, program in programs(order):
+        path = str(folder / f"{part}.pt2")
+        torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=dict(_SETTINGS))
 
-    Weights, keys and values are never there: their shapes are enough. How many blocks are read stays open.
+
+def programs(order: bytes) -> Iterator[tuple[str, ExportedProgram]]:
+    """The three sections of a packed `Order`, by their names. How many blocks of the ring are read stays open.
+
+    Weights, keys and values are never there: their shapes are enough, and so is the name of their device.
     """
     with FakeTensorMode(shape_env=ShapeEnv(tracked_fakes=[]), allow_non_fake_inputs=True):
-        order: Order = unpacked(data)
-        device = order.bias.device
-        owner, name = decoder_layers(order.model)
+        asked: Order = unpacked(order)
+        device = asked.bias.device
+        owner, name = decoder_layers(asked.model)
         layers = list(getattr(owner, name))
-        sections = Sections(order.model)
-        outer = list(tensors_of(order.model).values())
+        sections = Sections(asked.model)
+        outer = list(tensors_of(asked.model).values())
         weights = [tensor for layer in layers[: sections.group] for tensor in tensors_of(layer).values()]
-        held = [torch.empty_like(buffer) for _ in range(sections.group) for buffer in order.held]
+        held = [torch.empty_like(buffer) for _ in range(sections.group) for buffer in asked.held]
         # No tensor twice: an exported program would take both for one.
         ids, position = (torch.zeros(1, 1, dtype=torch.long, device=device) for _ in range(2))
         given = sections.before(ids, position, outer)
-        hidden, *_ = sections.layers(given, order.bias, weights, held)
-    torch.set_num_threads(order.threads)
+        hidden, *_ = sections.layers(given, asked.bias, weights, held)
+    torch.set_num_threads(asked.threads)
     blocks = {0: torch.export.Dim("blocks", min=2, max=2**20)}
     open_shapes = ([None] * len(given), blocks, [None] * len(weights), [blocks] * len(held))
-    _compile(sections.before, (ids, position, outer), None, folder / "before.pt2")
-    _compile(sections.layers, (given, order.bias, weights, held), open_shapes, folder / "layers.pt2")
-    _compile(sections.after, (hidden, outer), None, folder / "after.pt2")
+    yield "before", _exported(sections.before, (ids, position, outer))
+    yield "layers", _exported(sections.layers, (given, asked.bias, weights, held), (open_shapes,))
+    yield "after", _exported(sections.after, (hidden, outer))
 
 
-def _compile(function: Callable[..., Any], arguments: tuple[Any, ...], open_shapes: Any, path: Path) -> None:
-    shapes = None if open_shapes is None else (tuple(open_shapes),)
-    program = torch.export.export(_Function(function), arguments, dynamic_shapes=shapes, strict=False)
-    torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=dict(_SETTINGS))
+def _exported(function: Callable[..., Any], arguments: tuple[Any, ...], shapes: Any = None) -> ExportedProgram:
+    return torch.export.export(_Function(function), arguments, dynamic_shapes=shapes, strict=False)
 
 
 def _leave_with_the_parent(stdin: int) -> None:
