@@ -184,7 +184,7 @@ def narrow(columns: int, stderr: io.StringIO) -> Environment:
         (80, "4 sinks + 252 · 1,024 of 3,000 tokens · perplexity 15.70 · 7 s"),
         (40, "4 sinks + 252 · 1,024 of 3,000 tokens"),
         (30, "4 sinks + 252 · 7 s"),
-        (9, "4 sinks"),
+        (9, "4 sink"),
     ],
 )
 def test_a_status_line_is_never_wider_than_the_terminal(columns: int, line: str) -> None:

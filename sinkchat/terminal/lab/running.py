@@ -37,7 +37,7 @@ class Watch:
 
     def tell(self, *pieces: str) -> None:
         """How far it is, the most important first: pieces for which the line has no room are left out."""
-        room = self._environment.terminal_size().columns - 1
+        room = self._environment.terminal_size().columns - len("^C") - 1  # which the terminal itself adds
         line = pieces[0][:room]
         for piece in pieces[1:]:
             if len(line) + len(piece) + 3 <= room:

@@ -1,0 +1,5 @@
+"""The program as it is installed."""
+
+from sinkchat.__main__ import start
+
+raise SystemExit(start())
