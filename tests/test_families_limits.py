@@ -155,8 +155,7 @@ REASONS = {
     "opt": "it learns absolute positions, so its cached keys cannot move",
     "gpt_neo": "it learns absolute positions, so its cached keys cannot move",
     "gpt_bigcode": "it learns absolute positions, so its cached keys cannot move",
-    "mamba": "2 of its 2 layers (linear_attention) keep a running state of all that came before, "
-    "from which nothing can leave",
+    "mamba": "its layers keep a running state of all that came before, from which nothing can leave",
     "jamba": "3 of its 4 layers (linear_attention) keep a running state of all that came before, "
     "from which nothing can leave",
     "qwen3_next": "3 of its 4 layers (linear_attention) keep a running state of all that came before, "

@@ -20,6 +20,7 @@ TABLES_OF_ANGLES = frozenset({"gptj", "codegen"})
 ALWAYS_ALIBI = frozenset({"bloom", "mpt"})
 LEARNED_POSITIONS = frozenset({"biogpt", "gpt2", "gpt_bigcode", "gpt_neo", "openai-gpt", "opt"})
 """families that add a learned vector for each position to their tokens"""
+RECURRENT = frozenset({"falcon_mamba", "mamba", "mamba2", "rwkv", "xlstm"})
 RUNNING_STATES = frozenset({"conv", "hybrid", "hybrid_sliding", "linear_attention"})
 """types of layers that keep a state of all that came before"""
 
@@ -85,9 +86,9 @@ def refuse_unmovable(config: Any, *, name: str) -> None:
         raise CannotStream(f"{name} cannot stream: {reason}", hint=DENSE_HINT)
     types = getattr(text, "layer_types", None) or ()
     kinds = sorted(set(types) & RUNNING_STATES)
-    if kinds:
+    if kinds or text.model_type in RECURRENT:
         count = sum(kind in kinds for kind in types)
-        those = f"{count} of its {len(types)} layers ({', '.join(kinds)})"
+        those = "its layers" if count == len(types) else f"{count} of its {len(types)} layers ({', '.join(kinds)})"
         reason = f"{those} keep a running state of all that came before, from which nothing can leave"
         raise CannotStream(f"{name} cannot stream: {reason}", hint=HINT)
 

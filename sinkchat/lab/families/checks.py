@@ -18,7 +18,7 @@ from sinkchat.cache.probe import LayerLayout, probe, shift_test
 from sinkchat.cache.reference import reference_logits
 from sinkchat.engine.engine import Engine
 from sinkchat.lab.families.table import CAPACITY, LONG_CAPACITY, LONG_TOKENS, PINNED, Streams
-from sinkchat.models.families import limits_of, make_bias_for
+from sinkchat.models.families import limits_of, make_bias_for, refuse_unmovable
 from sinkchat.models.untrained import VOCABULARY_SIZE
 
 Build = Callable[[int, torch.dtype], nn.Module]
@@ -33,6 +33,7 @@ _SAMPLES = 2
 def measure(family: str, build: Build) -> Streams:
     """All figures of a family. Raises `CannotStream` where its keys cannot be moved."""
     one, three = build(1, torch.float32), build(3, torch.float32)
+    refuse_unmovable(three.config, name=family)
     layouts = layouts_of(three)
     shift_test(three, last_position=limits_of(three.config).positions(CAPACITY) - 1)
     in_blocks = blocks_one_by_one(three)
