@@ -1,8 +1,10 @@
 """`sinkchat perplexity` as it is typed and as it answers, with a scripted lab in place of a model."""
 
+import dataclasses
 import io
 import json
 import math
+import os
 import shlex
 import signal
 from collections.abc import Callable, Iterator
@@ -122,6 +124,17 @@ def test_plain_signs_stand_in_for_bars_where_the_encoding_lacks_them():
     _, written, _ = run(ScriptedLab(), ASKED, stdout=Ascii())
     assert written.isascii()
     assert written == TABLE.replace(" · ", " | ").translate(str.maketrans("·▁▂▃▄▅▆▇█", "-_.:=+*#@"))
+
+
+@pytest.mark.parametrize(("columns", "cells"), [(200, 32), (74, 32), (60, 19), (20, 14)])
+def test_the_pictures_have_as_many_cells_as_the_terminal_has_room_for(columns, cells):
+    stdout = Terminal()
+    world = environment(io.BytesIO(), stdout=stdout)
+    world = dataclasses.replace(world, terminal_size=lambda: os.terminal_size((columns, 24)))
+    measure(world, ASKED, ScriptedLab().start)
+    row = stdout.getvalue().splitlines()[5]
+    assert row.startswith("window 64          63.43   54.60    320  ▁")
+    assert len(row) == 41 + cells
 
 
 def test_noise_is_not_drawn_large():

@@ -2,11 +2,13 @@
 
 import io
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tiny import tiny_model, tiny_tokenizer
-from worlds import environment
+from worlds import Terminal, environment
 
 from sinkchat.chat.options import MemoryOptions
 from sinkchat.chat.start import session_for
@@ -47,7 +49,7 @@ REPLIES = [
 
 VERDICTS = """\
    1  exact             0 forgotten  A whale.
-   2  contains          8 forgotten  I think that it is \\x1b[31m a wha...
+   2  contains          8 forgotten  I think that it is \\x1b[31m a whale, an...
    3  wrong        12,345 forgotten  Whales
    4  -            12,400 forgotten  No.
 
@@ -80,6 +82,15 @@ def test_the_whole_table():
     world = environment(io.BytesIO())
     measure(world, Asked(cache_sizes=(64,)), FakeLab(ANSWERS).start)
     assert world.stdout.getvalue() == WHOLE
+
+
+def test_the_table_fits_into_the_terminal():
+    for columns, longest in ((200, 65), (60, 60), (50, 50)):
+        world = environment(io.BytesIO(), stdout=Terminal())
+        world = replace(world, terminal_size=lambda columns=columns: os.terminal_size((columns, 24)))
+        measure(world, Asked(cache_sizes=(64,)), FakeLab(ANSWERS).start)
+        rows = [row for row in world.stdout.getvalue().splitlines() if "%" in row]
+        assert max(map(len, rows)) == longest
 
 
 def test_a_table_a_cache():

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from sinkchat.lab.attention.shares import SHALLOW, ByHead, Report, SinksEvicted, mean, mean_beyond
 from sinkchat.terminal.environment import ColorChoice, Environment
+from sinkchat.terminal.lab.running import width_of
 from sinkchat.terminal.sanitize import one_line
 
 _RAMP = ("440154", "482878", "3e4989", "31688e", "26828e", "1f9e89", "35b779", "6ece58", "b5de2b", "fde725")
@@ -27,7 +28,7 @@ def write_report(report: Report, environment: Environment, color: ColorChoice = 
     """The map, what it comes to, and what evicting the sinks does."""
     stdout = environment.stdout
     colored = environment.is_coloured(stdout, color)
-    width = min(environment.terminal_size().columns, 160) if stdout.isatty() else 80
+    width = min(width_of(environment), 160)
     page = io.StringIO()  # Rich would leave the program by itself where a reader has gone
     console = Console(
         file=page,

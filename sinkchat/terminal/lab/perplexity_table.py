@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 
 from sinkchat.lab.perplexity.scores import Progress, Result, Subject, perplexity
 from sinkchat.terminal.environment import Environment
+from sinkchat.terminal.lab.running import width_of
 from sinkchat.terminal.sanitize import one_line
 from sinkchat.terminal.table import write_table
 from sinkchat.terminal.wording import duration
 
-CELLS = 32
+CELLS, _FEWEST = 32, 14
 LEAST_RATIO = 4
 """between the perplexities of the highest and the lowest bar: noise is not drawn large"""
 
@@ -25,10 +26,13 @@ def write_results(subject: Subject, results: Sequence[Result], environment: Envi
     for line in _headline(subject, results):
         stdout.write(one_line(line if is_unicode else line.replace("·", "|")) + "\n")
     stdout.write("\n")
-    pictures = Pictures(subject.tokens, results, bars)
+    rows = [("method", "perplexity", "of all", "tok/s"), *map(_figures, results)]
+    taken = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True))
+    pictures = Pictures(subject.tokens, results, bars, cells=max(_FEWEST, min(CELLS, width_of(environment) - taken)))
     drawn = not environment.is_accessible
-    rows = [("method", "perplexity", "of all", "tok/s", *(["along the text"] if drawn else []))]
-    rows += [(*_figures(result), *([pictures.of(result)] if drawn else [])) for result in results]
+    if drawn:
+        beside = ["along the text", *map(pictures.of, results)]
+        rows = [(*row, picture) for row, picture in zip(rows, beside, strict=True)]
     write_table(rows, stdout, right=(1, 2, 3))
     if drawn and pictures.scale:
         stdout.write(f"\nalong the text: {pictures.scale}\n")
@@ -76,8 +80,8 @@ def in_words(value: float | None) -> str:
 class Pictures:
     """Rows of bars on one scale, a logarithmic one, for all methods."""
 
-    def __init__(self, tokens: int, results: Sequence[Result], bars: str) -> None:
-        self._tokens, self._nothing, self._bars = tokens, bars[0], bars[1:]
+    def __init__(self, tokens: int, results: Sequence[Result], bars: str, *, cells: int = CELLS) -> None:
+        self._tokens, self._cells, self._nothing, self._bars = tokens, cells, bars[0], bars[1:]
         heights = [height for result in results for height in self._heights(result) if height is not None]
         self._low = min(heights, default=0.0)
         self._high = max(self._low + math.log(LEAST_RATIO), *heights) if heights else self._low
@@ -96,9 +100,9 @@ class Pictures:
 
     def _heights(self, result: Result) -> Iterator[float | None]:
         """The mean loss in each cell."""
-        totals, counts = [0.0] * CELLS, [0] * CELLS
+        totals, counts = [0.0] * self._cells, [0] * self._cells
         for block in result.blocks:
-            cell = min(CELLS - 1, block.start * CELLS // self._tokens)
+            cell = min(self._cells - 1, block.start * self._cells // self._tokens)
             totals[cell] += block.total
             counts[cell] += block.count
         for total, count in zip(totals, counts, strict=True):

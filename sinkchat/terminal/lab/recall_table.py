@@ -5,18 +5,25 @@ from collections.abc import Iterator
 from sinkchat.lab.recall.questions import Reply, Score
 from sinkchat.lab.recall.recall import Recall, Report
 from sinkchat.terminal.environment import Environment
+from sinkchat.terminal.lab.running import width_of
 from sinkchat.terminal.sanitize import one_line
 from sinkchat.terminal.table import write_table
 
 _BAR = 20
-_SHOWN = 36
+_FIGURES = 45
+"""columns of a row before its bar"""
+
+_VERDICT = 38
+"""columns of a line before the reply, and one that stays free"""
+
+_LEAST_SHOWN = 20
 """characters of a reply"""
 
 
 def write_report(report: Report, environment: Environment) -> None:
     """A table a cache."""
     stdout = environment.stdout
-    bar = "█" if environment.is_unicode(stdout) else "#"
+    bar = ("█" if environment.is_unicode(stdout) else "#") * max(0, min(_BAR, width_of(environment) - _FIGURES))
     stdout.write(f"{one_line(report.model)}: recall of a line's number, by distance (evicting by {report.evict})\n")
     for recall in report.recalls:
         window = recall.capacity - recall.sinks
@@ -37,7 +44,7 @@ def _rows(recall: Recall, bar: str) -> Iterator[tuple[str, ...]]:
             str(point.asked),
             f"{point.held / point.asked:.0%}",
             f"{point.accuracy:.0%}",
-            bar * round(point.accuracy * _BAR),
+            bar[: round(point.accuracy * len(bar))],
         )
 
 
@@ -48,7 +55,8 @@ def _lines(count: int) -> str:
 def write_reply(reply: Reply, environment: Environment) -> None:
     """A line, as soon as the answer is there."""
     said = one_line(" ".join(reply.said.split()))
-    shown = said if len(said) <= _SHOWN else f"{said[: _SHOWN - 3]}..."
+    room = max(_LEAST_SHOWN, width_of(environment) - _VERDICT)
+    shown = said if len(said) <= room else f"{said[: room - 3]}..."
     environment.stdout.write(
         f"{reply.number:>4}  {_verdict(reply):<8}  {reply.evicted:>9,} forgotten  {shown}".rstrip() + "\n"
     )

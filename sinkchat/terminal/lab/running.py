@@ -124,6 +124,11 @@ def run(measurement: Measurement, output: Output, environment: Environment) -> E
     return ExitStatus.OK
 
 
+def width_of(environment: Environment) -> int:
+    """Columns that a table may take: those of the terminal; 80 in a file, where nobody knows."""
+    return environment.terminal_size().columns if environment.stdout.isatty() else 80
+
+
 def between_steps(events: Generator[_Event, None, None], clock: Callable[[], float]) -> Generator[_Event, None, None]:
     """The events of a work whose state must be whole when it is left: Ctrl-C waits until the next event is there."""
     is_stopped = False
