@@ -17,6 +17,7 @@ from transformers import DynamicCache
 
 from sinkchat.cache.forward import Forward
 from sinkchat.cache.policy import EvictMessages, EvictTokens
+from sinkchat.lab.families.configs import STREAMING
 
 FAMILIES = {
     "llama": {},
@@ -34,7 +35,7 @@ ROTARY = pytest.mark.parametrize("family", FAMILIES)
 
 
 def model_of(family: str, layers: int, **options):
-    return tiny_model(family.split("-")[0], layers, **FAMILIES[family], **options)
+    return tiny_model(family.split("-")[0], layers, **FAMILIES.get(family, {}), **options)
 
 
 def fresh_forward(model, ids: list[int]) -> torch.Tensor:
@@ -119,7 +120,7 @@ def test_evicting_another_block_at_a_time_does_matter():
     assert distance(one, five) > 0.01
 
 
-@ROTARY
+@pytest.mark.parametrize("family", [*STREAMING, "llama-mqa", "llama-mha"])
 def test_before_the_first_eviction_all_is_as_with_a_dynamic_cache(family):
     model = model_of(family, 3)
     ids = random_ids(CAPACITY)
