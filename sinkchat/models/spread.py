@@ -94,7 +94,7 @@ class Cut:
     is_whole: bool = False
 
     def arguments(self) -> dict[str, Any]:
-        return {"distributed_config": DistributedConfig(tp_plan="auto")}
+        return {"distributed_config": DistributedConfig(tp_size=self.ranks.count, tp_plan="auto")}
 
     def device(self, model: PreTrainedModel) -> str:
         return f"{self.ranks.count} x {self.where.type}"

@@ -1,0 +1,218 @@
+"""A model cut across two processes: the same numbers as in one, whatever is done to memory. gloo, on a CPU."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from in_processes import in_two
+from tiny import tiny_model, tiny_tokenizer
+from torch import Tensor
+
+from sinkchat.chat.events import TextDelta
+from sinkchat.chat.options import MemoryOptions
+from sinkchat.chat.session import ChatSession
+from sinkchat.chat.snapshot import SavedMemory, identity_of, load_snapshot, save_snapshot
+from sinkchat.chat.start import build_engine, start_session
+from sinkchat.engine.engine import Engine
+from sinkchat.engine.segment import Segment
+from sinkchat.errors import ModelError, SinkchatError, UsageError
+from sinkchat.models.loading import LoadOptions, load_model
+from sinkchat.parallel.link import Followers
+from sinkchat.parallel.ranks import Ranks
+
+FLOAT32 = LoadOptions(device="cpu", dtype="float32")
+MEMORY = MemoryOptions(cache_size=24, sinks=4, evict="token")
+POSITIONS = 64
+"""so few that the window is turned back again and again"""
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., str]:
+    def save(family: str = "llama", **config: Any) -> str:
+        settings = {"max_position_embeddings": POSITIONS} | config
+        tiny_model(family, **settings).save_pretrained(tmp_path / "model")
+        tiny_tokenizer().save_pretrained(tmp_path / "model")
+        return str(tmp_path / "model")
+
+    return save
+
+
+def engine_in_two(followers: Followers, name: str) -> Engine:
+    followers.tell("load", name, FLOAT32, MEMORY)
+    loaded = load_model(name, replace(FLOAT32, ranks=followers.ranks))
+    return build_engine(loaded, MEMORY, followers=followers)
+
+
+def story(engine: Engine) -> dict[str, Tensor]:
+    """Logits of each chapter; every way in which memory can be changed is one."""
+    told: dict[str, list[Tensor]] = {}
+
+    def feed(chapter: str, *ids: int) -> None:
+        engine.feed(ids)
+        assert engine.logits is not None
+        told.setdefault(chapter, []).append(engine.logits.clone())
+
+    engine.cache.pinned = 4
+    engine.reset()
+    feed("before anything is forgotten", *range(5, 25))
+    for number in range(50):
+        feed("past evictions", 30 + number)
+    mark = engine.mark()
+    for number in range(30):
+        feed("after a mark", 100 + number)
+    engine.rewind(mark)
+    feed("after going back", 7)
+    engine.release()
+    image = engine.image()
+    feed("after an image", *range(40, 70))
+    engine.restore(image)
+    feed("as in the image", 8)
+    engine.truncate(engine.state.seen - 3)
+    feed("after a few are taken back", 9)
+    for _ in engine.relay(range(3), [Segment((50, 51, 52))], pinned=3, forgotten=200):
+        pass
+    feed("laid out anew", *range(60, 90))
+    return {chapter: torch.stack(logits) for chapter, logits in told.items()}
+
+
+def apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, float]:
+    assert one.keys() == other.keys()
+    return {chapter: float((one[chapter] - other[chapter]).abs().max()) for chapter in one}
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_neox"])
+def test_two_processes_compute_what_one_does_whatever_happens_to_memory(
+    saved: Callable[..., str], tmp_path: Path, family: str
+) -> None:
+    name = saved(family)
+    in_one = story(build_engine(load_model(name, FLOAT32), MEMORY))
+    together = in_two(tmp_path, lambda followers: story(engine_in_two(followers, name)))
+    assert max(apart(in_one, together).values()) < 1e-5
+
+
+def test_the_comparison_sees_pinned_keys_that_one_process_does_not_move(
+    saved: Callable[..., str], tmp_path: Path
+) -> None:
+    name = saved()
+    in_one = story(build_engine(load_model(name, FLOAT32), MEMORY))
+    together = in_two(tmp_path, lambda followers: story(engine_in_two(followers, name)), deaf_to="place")
+    off = apart(in_one, together)
+    assert off["before anything is forgotten"] < 1e-5
+    assert off["past evictions"] > 1e-2
+
+
+def greedy(name: str, followers: Followers | None = None) -> ChatSession:
+    chat = {"temperature": 0, "max_tokens": 40}
+    return start_session(name, load=FLOAT32, memory=MemoryOptions(cache_size=96), chat=chat, followers=followers)
+
+
+def said(session: ChatSession, *texts: str) -> list[str]:
+    return ["".join(e.text for e in session.send(text) if isinstance(e, TextDelta)) for text in texts]
+
+
+TALK = ["hello there", "and what then", "what was it again", "so be it"]
+
+
+def test_a_conversation_goes_on_in_two_processes_as_in_one(saved: Callable[..., str], tmp_path: Path) -> None:
+    name = saved(max_position_embeddings=256)
+    alone = greedy(name)
+    expected = said(alone, *TALK)
+
+    def lead(followers: Followers) -> tuple[list[str], Any, str, str]:
+        session = greedy(name, followers)
+        return said(session, *TALK), session.state, session.card.device, session.engine.decoding
+
+    answers, state, device, decoding = in_two(tmp_path, lead)
+    assert answers == expected
+    assert state == alone.state
+    assert state.evicted > 0
+    assert (device, decoding) == ("2 x cpu", "by the model's own code, in 2 processes")
+
+
+def test_saved_memory_holds_the_heads_of_all_processes_and_comes_back(
+    saved: Callable[..., str], tmp_path: Path
+) -> None:
+    name = saved(max_position_embeddings=256)
+    place = tmp_path / "memory"
+
+    def save(followers: Followers) -> tuple[list[tuple[int, ...]], list[str]]:
+        session = greedy(name, followers)
+        said(session, *TALK[:3])
+        memory = SavedMemory.of(session.engine)
+        save_snapshot(place, memory, identity=identity_of(session.engine, session.card), at="then")
+        return [tuple(held.keys.shape) for held in memory.image.cache.held], said(session, TALK[3])
+
+    def come_back(followers: Followers) -> list[str]:
+        session = greedy(name, followers)
+        found = load_snapshot(place, identity=identity_of(session.engine, session.card), at="then")
+        assert isinstance(found, SavedMemory), found
+        session.engine.restore(found.image)
+        return [session.engine.logits is not None and str(int(session.engine.logits.argmax()))]
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    shapes, _ = in_two(tmp_path / "a", save)
+    alone = greedy(name)
+    said(alone, *TALK[:3])
+    held = alone.engine.image().cache.held
+    assert shapes == [tuple(tokens.keys.shape) for tokens in held]
+    assert alone.engine.logits is not None
+    assert in_two(tmp_path / "b", come_back) == [str(int(alone.engine.logits.argmax()))]
+
+
+def refusal(name: str, options: LoadOptions) -> SinkchatError:
+    with pytest.raises(SinkchatError) as caught:
+        load_model(name, options)
+    return caught.value
+
+
+def cut(count: int, **options: Any) -> LoadOptions:
+    return replace(FLOAT32, ranks=Ranks(0, count, "none"), **options)
+
+
+def test_processes_that_cannot_share_the_heads_alike_are_refused(saved: Callable[..., str]) -> None:
+    error = refusal(saved(num_attention_heads=8, num_key_value_heads=4), cut(3))
+    assert isinstance(error, UsageError)
+    assert error.message == "3 processes cannot share the 8 attention heads of model alike"
+    assert error.hint == "torchrun --nproc-per-node 2"
+    assert (
+        refusal(saved(), cut(4)).message == "4 processes cannot share the 2 heads of keys and values of model alike"
+    )
+
+
+def test_a_model_without_a_plan_is_refused(saved: Callable[..., str]) -> None:
+    error = refusal(saved("stablelm"), cut(2))
+    assert isinstance(error, ModelError)
+    assert error.message == "model cannot be cut across 2 processes: transformers has no plan for its layers"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"quant": "int4"}, "--quant int4 cannot be cut across processes"),
+        ({"device": "cuda:0"}, "--device cuda:0 is one place, and these are 2 processes"),
+        ({"device": "mps"}, "--device mps is one place, and these are 2 processes"),
+    ],
+)
+def test_what_makes_no_sense_for_several_processes_is_refused(
+    saved: Callable[..., str], changed: dict[str, str], message: str
+) -> None:
+    assert refusal(saved(), cut(2, **changed)).message == message
+
+
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500", "LOCAL_WORLD_SIZE": "2"}
+
+
+def test_a_process_knows_its_number_from_what_torchrun_sets() -> None:
+    assert Ranks.of(TORCHRUN) == Ranks(1, 2, "29500")
+    assert Ranks.of(TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}) == Ranks(1, 2, "29500", is_elastic=True)
+    for alone in ({}, TORCHRUN | {"WORLD_SIZE": "1"}, {"RANK": "0", "WORLD_SIZE": "2"}):
+        assert Ranks.of(alone) is None
+
+
+def test_more_than_one_machine_is_refused() -> None:
+    with pytest.raises(UsageError, match="4 processes on more than one machine"):
+        Ranks.of(TORCHRUN | {"WORLD_SIZE": "4"})
