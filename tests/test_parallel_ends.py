@@ -186,7 +186,7 @@ class Torchrun:
         ]
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", *program, "64"]
         more = {
-            "PYTHONPATH": self.root,
+            "PYTHONPATH": root,
             "XDG_STATE_HOME": str(folder),
             "OMP_NUM_THREADS": "1",
             "TERM": "xterm-256color",
