@@ -30,7 +30,7 @@ def test_a_rate_counts_forwards_and_neither_settling_nor_what_comes_before() -> 
     assert values(samples, "sinkchat", "empty") == [4.0, 4.0, 4.0]
     assert values(samples, "sinkchat", "full") == [2.0, 2.0, 2.0]
     assert values(samples, "sinkchat", "late") == [4 / (1 + 3 + 3 + 3)] * 3
-    assert values(samples, "sinkchat", "token") == [1.0, 3.0, 3.0, 3.0] * 3
+    assert values(samples, "sinkchat", "late token") == [1.0, 3.0, 3.0, 3.0] * 3
 
 
 def test_prefill_is_timed_to_the_first_token() -> None:
@@ -47,16 +47,17 @@ def test_the_first_token_of_the_last_turns_is_timed_like_that_of_the_first() -> 
 def test_every_round_measures_everything_once_and_in_turns() -> None:
     even = {"full": [[1.0]]}
     samples = list(scripted_bench(dense=even, peer=even))
-    in_rounds = [(s.of, s.measure) for s in samples if s.measure != "token" and "turn" not in s.measure]
+    in_rounds = [(s.of, s.measure) for s in samples if not s.measure.endswith((" token", " turn"))]
     assert in_rounds[0] == ("sinkchat", "cache")
     names = ("sinkchat", "dense", "peer")
     one_round = [
         ("machine", "copy"),
         *((name, "prefill") for name in names),
         ("sinkchat", "empty"),
-        *((name, "full") for name in names),
-        ("recomputed", "full"),
+        ("sinkchat", "full"),
         ("sinkchat", "late"),
+        *((name, "full") for name in names[1:]),
+        ("recomputed", "full"),
     ]
     assert in_rounds[1:] == one_round * PLAN.rounds
 
@@ -101,11 +102,21 @@ def test_growth_is_what_the_process_takes_more_after_the_window_rolled_over() ->
 def test_leaving_the_loop_keeps_a_report_of_what_there_was() -> None:
     everything = list(scripted_bench(dense={}))
     for count in range(1, len(everything), 7):
-        size = one_size(list(islice(scripted_bench(dense={}), count)))
-        assert (
-            sum(figure.value.count for figure in size.figures) + (size.token_times.count if size.token_times else 0)
-            == count
-        )
+        samples = list(islice(scripted_bench(dense={}), count))
+        late = values(samples, "sinkchat", "late token")
+        full = [sample for sample in samples if sample.measure == "full token"]
+        size = one_size(samples)
+        assert sum(figure.value.count for figure in size.figures) == count - len(late) - len(full)
+        assert (size.token_times.count if size.token_times else 0) == len(late)
+
+
+def test_the_tail_of_a_peer_is_told_beside_ours() -> None:
+    slow_start = [100.0] * SETTLING
+    samples = scripted_bench(
+        sinkchat={"late": [[*slow_start, 2.0, 2.0, 2.0, 3.0]]}, dense={"full": [[*slow_start, 1.0, 1.0, 1.0, 4.0]]}
+    )
+    tails = {ratio.what: ratio.value.median for ratio in one_size(list(samples)).ratios if "99th" in ratio.what}
+    assert tails == {"99th / median token": 1.5, "99th / median, dense": 4.0}
 
 
 def test_targets_stand_where_they_apply() -> None:
@@ -116,6 +127,8 @@ def test_targets_stand_where_they_apply() -> None:
     assert aims == {
         "later / full": 0.98,
         "99th / median token": 1.3,
+        "99th / median, llama.cpp": None,
+        "99th / median, dense": None,
         "/ llama.cpp": 1.25,
         "/ dense": None,
         "/ recomputed": 22.2,

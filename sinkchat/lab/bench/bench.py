@@ -127,7 +127,8 @@ class Sample:
     cache_size: int
     of: str
     measure: str
-    """`empty`, `full`, `late` and `prefill` in tokens a second, `token`, `first turn` and `last turn` in seconds,
+    """`empty`, `full`, `late` and `prefill` in tokens a second; single tokens of `full` and `late` (`full token`,
+    `late token`), `first turn` and `last turn` in seconds;
     `copy` in bytes a second, `cache`, `resident ...` and `device ...` in bytes"""
     value: float
 
@@ -190,12 +191,11 @@ class _Bench:
             yield self._rate(ours, "empty", self.plan.tokens)
             for stream, moment in zip(streams, full, strict=True):
                 stream.back_to(moment)
-                yield self._rate(stream, "full", self.plan.tokens)
+                yield from self._tokens(stream, "full")
+                if stream is ours:  # at once: what is compared is timed in one breath
+                    ours.back_to(late)
+                    yield from self._tokens(ours, "late")
             yield self._rate(self.field.recomputed, "full", 1, settling=0)
-            ours.back_to(late)
-            times = token_times(ours, self.plan.tokens, self.clock)
-            yield self._sample(ours, "late", len(times) / sum(times))
-            yield from (self._sample(ours, "token", seconds) for seconds in times)
 
         # 4. A conversation, forgotten turn by turn.
         yield from self._turns()
@@ -226,6 +226,11 @@ class _Bench:
         stream.read(ids)
         next(stream.draw(1))
         return self.clock() - start
+
+    def _tokens(self, stream: Stream, measure: str) -> Iterator[Sample]:
+        times = token_times(stream, self.plan.tokens, self.clock)
+        yield self._sample(stream, measure, len(times) / sum(times))
+        yield from (self._sample(stream, f"{measure} token", seconds) for seconds in times)
 
     def _rate(self, stream: Stream, measure: str, count: int, *, settling: int = SETTLING) -> Sample:
         times = token_times(stream, count, self.clock, settling=settling)
