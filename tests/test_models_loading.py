@@ -10,7 +10,7 @@ import pytest
 import torch
 from huggingface_hub.utils import are_progress_bars_disabled
 from safetensors.torch import load_file, save_file
-from tiny import CHATML, FAMILIES, tiny_model, tiny_tokenizer
+from tiny import CHATML, tiny_model, tiny_tokenizer
 from transformers.utils import logging as transformers_logging
 
 from sinkchat.errors import (
@@ -53,7 +53,9 @@ def _refusal(folder: Path, options: LoadOptions = CPU) -> SinkchatError:
     return caught.value
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", ["llama", "mistral", "qwen2", "qwen3", "gpt_neox", "phi", "stablelm", "gpt2", "opt"]
+)
 def test_a_folder_loads_to_the_model_that_was_saved(tmp_path: Path, family: str) -> None:
     loaded = load_model(str(_saved(tmp_path / family, family)), CPU)
     ids = torch.tensor([[7, 8, 9, 10]])
