@@ -60,9 +60,10 @@ def _frequencies(name: str, buffer: Tensor) -> Tensor | None:
 
 def _frequencies_of_sines(table: Tensor) -> Tensor | None:
     """The frequencies f of a table (positions, 2 F) of sin(p f) and cos(p f), as GPT-J has it; None for any other."""
-    sines, cosines = table.detach().double().cpu().chunk(2, dim=-1)
-    if sines[0].any() or not (cosines[0] == 1).all():
+    at_start, beside = table[0].detach().cpu().chunk(2)  # one row: buffers that are no such table may be large
+    if at_start.any() or not (beside == 1).all():
         return None
+    sines, cosines = table.detach().double().cpu().chunk(2, dim=-1)
     angles = torch.atan2(sines, cosines)
     frequencies = angles[1]
     position = 2
