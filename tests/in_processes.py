@@ -16,7 +16,7 @@ from sinkchat.errors import ExitStatus
 from sinkchat.parallel.link import Followers, Leader, Order
 from sinkchat.parallel.ranks import Ranks
 
-SECONDS = 240
+SECONDS = 500
 
 
 def ranks_in(folder: Path, rank: int, count: int = 2) -> Ranks:
