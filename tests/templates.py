@@ -5,7 +5,7 @@ on Python's own manual: byte-level BPE as in GPT-2, and pieces with byte fallbac
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pydoc_data.topics import topics
 
@@ -111,6 +111,7 @@ ZOO: dict[str, Shape] = {
         "<s>",
         "</s>",
     ),
+    "chatml": Shape(_CHATML_TURNS, ("<|im_start|>", "<|im_end|>"), None, "<|im_end|>"),
     "mpt": Shape(
         "{% if messages[0].role != 'system' %}{{ '<|im_start|>system\nA talk of a user and a model.<|im_end|>' }}"
         "{% endif %}{% for m in messages %}{{ '' if loop.first and m.role == 'system' else '\n' }}"
@@ -169,6 +170,18 @@ BEGINS_THINKING = Shape(
     plain=("<think>", "</think>"),
 )
 """in the shape of DeepSeek R1"""
+
+
+KEEPS_THINKING = Shape(
+    _CHATML_TURNS, ("<|im_start|>", "<|im_end|>"), None, "<|im_end|>", plain=("<think>", "</think>")
+)
+"""ChatML with the tokens of Qwen 3, and nothing left out of earlier turns"""
+
+DATED = replace(
+    ZOO["llama3"],
+    template=ZOO["llama3"].template.replace("26 Jul 2024", "' + strftime_now('%d %b %Y') + '"),
+)
+"""in the shape of Llama 3.2, which writes the day of today"""
 
 
 def chatml(turns: str = _CHATML_TURNS) -> Shape:

@@ -104,6 +104,11 @@ SECOND_TURN: dict[str, list[tuple[str, bool]]] = {
     ],
     "phi3": [("<|end|>", False), ("<|user|>Hi<|end|>", True), ("<|assistant|>", True)],
     "zephyr": [("</s>\n", False), ("<|user|>\nHi</s>\n", True), ("<|assistant|>\n", True)],
+    "chatml": [
+        ("<|im_end|>\n", False),
+        ("<|im_start|>user\nHi<|im_end|>\n", True),
+        ("<|im_start|>assistant\n", True),
+    ],
     "mpt": [
         ("<|im_end|>\n", False),
         ("<|im_start|>user\nHi<|im_end|>", True),
@@ -131,6 +136,7 @@ END_OF_TURN = {
     "qwen3": "<|im_end|>",
     "phi3": "<|end|>",
     "zephyr": "</s>",
+    "chatml": "<|im_end|>",
     "mpt": "<|im_end|>",
     "falcon": None,
     "vicuna": "</s>",
