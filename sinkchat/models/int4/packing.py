@@ -6,7 +6,7 @@ are packed, and what comes out is read. Packed weights are therefore good only w
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache, wraps
 from typing import ParamSpec, TypeVar
 
@@ -49,28 +49,23 @@ def pack(codes: Tensor) -> Tensor:
 
 def unpack(packed: Tensor) -> Tensor:
     """The (N, K) codes, uint8, that `pack` was given."""
-    outputs, inputs = packed.shape[0], 2 * packed.shape[1]
-    parts = [
-        block.permute(0, 2, 1).reshape(-1, inputs) for block in unpacked_blocks(packed, inputs, blocks_for(outputs))
-    ]
-    return torch.cat(parts)
+    inputs = 2 * packed.shape[1]
+    blocks = [torch.cat(pair, -1) for pair in halves(packed, blocks_for(packed.shape[0]))]
+    ordered = [block[..., row_order(block.shape[-1])] for block in blocks]
+    return torch.cat([block.permute(0, 2, 1).reshape(-1, inputs) for block in ordered])
 
 
-def unpacked_blocks(packed: Tensor, inputs: int, blocks: tuple[tuple[int, int], ...]) -> list[Tensor]:
-    """Codes as they lie: for each (count, rows) of `blocks`, a tensor (count, K, rows), the rows in their order."""
-    flat, start, found = packed.reshape(-1), 0, []
+def halves(packed: Tensor, blocks: tuple[tuple[int, int], ...]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The codes in the low and in the high halves of the bytes: for each (count, rows), two of (count, K, rows/2).
+
+    A row of a block is found by its `row_order` in the two, one behind the other.
+    """
+    flat, inputs, start = packed.reshape(-1), 2 * packed.shape[1], 0
     for count, rows in blocks:
         size = count * inputs * rows // 2
         pairs = flat[start : start + size].view(count, inputs, rows // 2)
         start += size
-        codes = torch.empty(count, inputs, rows, dtype=torch.uint8)
-        torch.bitwise_and(pairs, 15, out=codes[..., : rows // 2])
-        torch.bitwise_right_shift(pairs, 4, out=codes[..., rows // 2 :])
-        order = row_order(rows)
-        if order != tuple(range(rows)):
-            codes = codes.index_select(-1, torch.tensor(order))
-        found.append(codes)
-    return found
+        yield pairs & 15, pairs >> 4
 
 
 def _asked_once(probe: Callable[P, R]) -> Callable[P, R]:
