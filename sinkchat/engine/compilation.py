@@ -133,15 +133,16 @@ class Compilation:
         (blocks,) = self._ring.groups
         held = (blocks.keys[0], blocks.values[0])
         order = packed(Order(self._model, self._ring.bias, held, torch.get_num_threads()))
-        with tempfile.TemporaryFile() as told:
+        with tempfile.TemporaryFile() as told, tempfile.TemporaryDirectory() as scratch:
             command = [sys.executable, "-c", _program(), str(folder)]
             # A group of its own, so that it can be stopped with all it has started; in our session, so that the
             # kernel ends it, even stopped, when we are gone. Before Python 3.11 only a session can be asked for.
             group: dict[str, Any] = (
                 {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
             )
-            cxx = cxx_compiler()
-            env = os.environ if cxx is None else os.environ | {"CXX": cxx}  # torch looks for one name only
+            env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": scratch}  # what is left there is of no use to anybody
+            if (cxx := cxx_compiler()) is not None:
+                env["CXX"] = cxx  # torch looks for one name only
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=told, stderr=told, env=env, **group)
             assert process.stdin is not None
             with suppress(BrokenPipeError), _ended_with_us(process), process.stdin:
