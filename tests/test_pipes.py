@@ -191,8 +191,22 @@ def test_verbose_tells_what_is_loaded_and_remembered() -> None:
     assert sinkchat("run -v m hi", conversation=conversation).stderr == (
         "Echo-1 · float32 · cpu · cache 100 tokens, 5 pinned\n"
         "note: float32, since this is a CPU\n"
+        "decoding: compiled\n"
         "pinned 5 + window 2/95 + forgotten 0 = seen 7 · 31.4 tok/s · first 0.42 s\n"
     )
+
+
+def test_verbose_tells_anew_how_tokens_are_computed_when_that_changes() -> None:
+    class Compiling(ScriptedConversation):
+        """Its step is refused in the second answer."""
+
+        @property
+        def decoding(self) -> str:
+            return "compiling" if self.state.seen < 8 else "not compiled: \x1b[31mno"
+
+    told = sinkchat("run -v --input lines", b"hi\nhi\nhi\n", conversation=Compiling(lambda _: "ok")).stderr
+    lines = [line for line in told.splitlines() if line.startswith("decoding")]
+    assert lines == ["decoding: compiling", r"decoding: not compiled: \x1b[31mno"]
 
 
 def test_an_input_that_is_too_long_says_what_the_answer_sees() -> None:

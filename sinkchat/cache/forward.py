@@ -19,9 +19,9 @@ Begun: TypeAlias = Callable[[], Tensor]
 
 
 class Forward:
-    """Calls `model` on token ids with a cache. The model is left as it is."""
+    """Calls `model` on token ids with a cache. The model is left as it is. `reason`: why nothing faster is there."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, reason: str = "") -> None:
         parameters = inspect.signature(inspect.unwrap(type(model).forward)).parameters
         names = [name for name in ("cache", "past_key_values") if name in parameters]
         if not names:
@@ -30,6 +30,7 @@ class Forward:
                 hint="a model with attention layers",
             )
         self.model = model
+        self._reason = reason
         self.takes_positions = "position_ids" in parameters
         self._cache_argument = names[0]
         self._keeps_last_logits = "logits_to_keep" in parameters
@@ -37,7 +38,7 @@ class Forward:
     @property
     def state(self) -> str:
         """How single tokens are computed, in words."""
-        return "by the model's own code"
+        return f"by the model's own code{f': {self._reason}' if self._reason else ''}"
 
     def begin(self, input_ids: Tensor, position_ids: Tensor) -> Begun | None:
         """Begins the forward of one token whose id, (1, 1), only the device knows yet; None: wait until it is known.

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from sinkchat.cache.cache import SinkCache
+from sinkchat.cache.forward import Forward
 from sinkchat.cache.layers import ContiguousStorage
 from sinkchat.cache.policy import EvictionPolicy, EvictMessages, EvictNothing, EvictTokens
 from sinkchat.cache.probe import LayerLayout, layer_shapes, probe, shift_test
@@ -17,9 +18,9 @@ from sinkchat.cache.storage import Storage
 from sinkchat.chat.options import DEFAULT_CACHE_SIZE, ChatOptions, MemoryOptions, ModelCard
 from sinkchat.chat.session import ChatSession
 from sinkchat.engine.acceleration import AcceleratedForward, Source
-from sinkchat.engine.compilation import Compilation, obstacle
+from sinkchat.engine.compilation import Compilation, NoCompilation, obstacle
 from sinkchat.engine.engine import Engine
-from sinkchat.engine.graph import Capture, CudaGraphs
+from sinkchat.engine.graph import Capture, CudaGraphs, ModelStep
 from sinkchat.errors import UsageError
 from sinkchat.models.families import attends_plainly, limits_of, make_bias_for, refuse_unmovable
 from sinkchat.models.loading import LoadedModel, LoadOptions, Progress, load_model, silent
@@ -101,7 +102,8 @@ def build_engine(loaded: LoadedModel, memory: MemoryOptions, *, followers: Follo
     if isinstance(cache.storage, RingStorage):
         source = _source(loaded, cache.layouts, cache.storage)
         return Engine(loaded.model, cache, forward=AcceleratedForward(loaded.model, cache.storage, source))
-    return Engine(loaded.model, cache)
+    reason = _no_faster_step(loaded, cache.layouts, cache.capacity) or ""
+    return Engine(loaded.model, cache, forward=Forward(loaded.model, reason=reason))
 
 
 def build_cache(loaded: LoadedModel, memory: MemoryOptions, *, followers: Followers | None = None) -> SinkCache:
@@ -145,23 +147,32 @@ def eviction_policy(memory: MemoryOptions) -> EvictionPolicy:
 def _storage(
     loaded: LoadedModel, layouts: tuple[LayerLayout, ...], capacity: int, followers: Followers | None
 ) -> Callable[[Sequence[LayerLayout], int], Storage]:
-    """The layout of the cache: a ring where a faster step will read it, else the one that needs no mask.
-
-    The faster step computes plain attention to keys that turn, or to keys that have no position.
-    """
+    """The layout of the cache: a ring where a faster step will read it, else the one that needs no mask."""
     if followers is not None:
         return lambda layouts, capacity: DividedStorage(ContiguousStorage(layouts, capacity), followers)
-    is_fast = layouts[0].device.type == "cuda" or obstacle(layouts, capacity) is None
-    is_plain = all(layout.value_rotation is None for layout in layouts) and attends_plainly(loaded.model)
-    return RingStorage if loaded.compiles and is_fast and is_plain else ContiguousStorage
+    return RingStorage if _no_faster_step(loaded, layouts, capacity) is None else ContiguousStorage
+
+
+def _no_faster_step(loaded: LoadedModel, layouts: Sequence[LayerLayout], capacity: int) -> str | None:
+    """Why single tokens are left to the model's own code; None where a faster step may read a ring."""
+    if not loaded.compiles:
+        return "nothing else was asked for"
+    # The faster step computes plain attention to keys that turn, or to keys that have no position.
+    if not attends_plainly(loaded.model) or any(layout.value_rotation is not None for layout in layouts):
+        return "its attention is not plain"
+    return None if layouts[0].device.type == "cuda" else obstacle(layouts, capacity)
 
 
 def _source(loaded: LoadedModel, layouts: tuple[LayerLayout, ...], ring: RingStorage) -> Source:
     """Where the faster step comes from: a recording on a CUDA device, a compiler elsewhere."""
     device = layouts[0].device
-    if device.type == "cuda":
-        return Capture(loaded.model, ring, layouts, graphs=CudaGraphs(device))
-    return Compilation(loaded.model, ring).begin()
+    if device.type != "cuda":
+        return Compilation(loaded.model, ring).begin()
+    reason = obstacle(layouts, ring.capacity)
+    whole = Compilation(loaded.model, ring, reach=lambda: len(ring.bias))
+    compiled = whole.begin() if reason is None else NoCompilation(reason)
+    own = ModelStep(loaded.model, ring, layouts)
+    return Capture(own, device, graphs=lambda: CudaGraphs(device), compiled=compiled)
 
 
 def _capacity(

@@ -11,6 +11,7 @@ from sinkchat.chat.events import Event, Evicted, Notice, PromptProgress, PromptR
 from sinkchat.terminal import wording
 from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.left import Left
+from sinkchat.terminal.sanitize import one_line
 from sinkchat.terminal.screen import Screen
 
 
@@ -83,10 +84,27 @@ class Stats(Losses):
 
 
 class Details(Stats):
-    """Tells stderr everything: what is loaded too."""
+    """Tells stderr everything: what is loaded too, and how tokens are computed, anew when that changes."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(screen)
+        self._conversation: Conversation | None = None
+        self._decoding = ""
 
     def begin(self, conversation: Conversation) -> None:
         introduce(conversation, self._screen)
+        self._conversation = conversation
+        self._tell_decoding()
+
+    def show(self, event: Event) -> None:
+        super().show(event)
+        if isinstance(event, TurnEnded):
+            self._tell_decoding()
+
+    def _tell_decoding(self) -> None:
+        if self._conversation is not None and (decoding := self._conversation.decoding) != self._decoding:
+            self._decoding = decoding
+            self._screen.aside(f"decoding: {one_line(decoding)}")
 
 
 class TextView:
