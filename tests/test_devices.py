@@ -24,7 +24,8 @@ from sinkchat.models.budget import Budget
 from sinkchat.models.checkpoint import read_config, read_weights
 from sinkchat.models.loading import LoadOptions, load_model
 from sinkchat.models.quantization import METHODS
-from sinkchat.models.spread import DeviceMap, Placement, Spread, Whole, place, whereabouts
+from sinkchat.models.spread import Cut, DeviceMap, Placement, Spread, Whole, place, whereabouts
+from sinkchat.parallel.ranks import Ranks
 
 CPU = LoadOptions(device="cpu", dtype="float32")
 LAYERS = 4
@@ -138,13 +139,15 @@ def test_where_layers_lie_is_said_in_words(device_map: dict[str, Any], words: st
     assert whereabouts(device_map) == words
 
 
-def placed(folder: Path, *, share: float, quant: str = "none", asked: str = "auto") -> Placement:
+def placed(
+    folder: Path, *, share: float, quant: str = "none", asked: str = "auto", ranks: Ranks | None = None
+) -> Placement:
     """Where a model is put if memory has room for `share` of its weights."""
     weights = read_weights(folder, name="model")
     budget = Budget(METHODS[quant], weights, torch.float32, torch.device("cpu"), free=None)
     budget = replace(budget, free=int(share * budget.needed))
     config = read_config(folder, name="model", trust_remote_code=False)
-    return place(budget, config, name="model", asked=asked)
+    return place(budget, config, name="model", asked=asked, ranks=ranks)
 
 
 def test_a_model_that_fits_lies_on_one_device(folder: Path) -> None:
@@ -176,6 +179,14 @@ def loads(folder: Path) -> Callable[[Placement], Any]:
 def test_only_whole_weights_under_device_auto_are_spread(folder: Path, chosen: dict[str, str]) -> None:
     with pytest.raises(OutOfMemory, match="out of memory loading weights"):
         placed(folder, share=0.8, **chosen)
+
+
+def test_parts_for_which_there_is_no_room_together_are_refused(folder: Path) -> None:
+    ranks = Ranks(0, 2, "none")
+    assert placed(folder, share=1.0, ranks=ranks) == Cut(ranks, torch.device("cpu"))
+    with pytest.raises(OutOfMemory) as caught:
+        placed(folder, share=0.5, ranks=ranks)
+    assert caught.value.message == ("out of memory loading weights: 1 MiB in 2 parts, 0 MiB free for all")
 
 
 @pytest.mark.gpu

@@ -27,6 +27,7 @@ FLOAT32 = LoadOptions(device="cpu", dtype="float32")
 MEMORY = MemoryOptions(cache_size=24, sinks=4, evict="token")
 POSITIONS = 64
 """so few that the window is turned back again and again"""
+MORE = ("qwen3", "gpt_neox")
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, float]:
     return {chapter: float((one[chapter] - other[chapter]).abs().max()) for chapter in one}
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_neox"])
+@pytest.mark.parametrize("family", ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)])
 def test_two_processes_compute_what_one_does_whatever_happens_to_memory(
     saved: Callable[..., str], tmp_path: Path, family: str
 ) -> None:

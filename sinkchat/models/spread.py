@@ -16,8 +16,9 @@ from accelerate.utils import get_max_memory
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig
 
-from sinkchat.errors import ModelError, UsageError
+from sinkchat.errors import ModelError, OutOfMemory, UsageError
 from sinkchat.models.budget import Budget
+from sinkchat.models.progress import memory_size
 from sinkchat.parallel.ranks import Ranks
 
 DeviceMap = Mapping[str, str | int]
@@ -139,6 +140,7 @@ def place(
     if ranks is not None:
         cut = Cut(ranks, budget.device)
         cut.check(config, name)
+        _check_parts(budget, ranks)
         return cut
     if device_map is not None:
         return Spread(device_map)
@@ -146,6 +148,17 @@ def place(
         return _spread(budget)
     budget.check()
     return Whole(budget.device)
+
+
+def _check_parts(budget: Budget, ranks: Ranks) -> None:
+    """Raises OutOfMemory where the parts cannot fit: each its own device, or all together memory."""
+    shares = ranks.count if budget.device.type == "cuda" else 1
+    if budget.free is not None and budget.needed > budget.free * shares:
+        raise OutOfMemory(
+            f"out of memory loading weights: {memory_size(budget.needed)} in {ranks.count} parts, "
+            f"{memory_size(budget.free)} free {'for each' if shares > 1 else 'for all'}",
+            hint="one process: --device auto spreads what does not fit",
+        )
 
 
 def _spread(budget: Budget) -> Placement:
