@@ -8,12 +8,12 @@ from sinkchat.lab.recall.recall import Report
 
 def draw(report: Report, path: Path) -> None:
     """Writes the plot to `path`."""
-    with drawn_to(path) as axes:
+    with drawn_to(path, width=8.4, height=3.4) as axes:
         panel = axes[0][0]
         for index, recall in enumerate(report.recalls):
             style = series_style(index)
             points = recall.points
-            label = f"{recall.sinks} + {recall.capacity - recall.sinks:,}"
+            label = f"{recall.sinks} sinks + {recall.capacity - recall.sinks:,}"
             panel.plot(
                 [point.tokens_back for point in points],
                 [100 * point.accuracy for point in points],
@@ -33,4 +33,4 @@ def draw(report: Report, path: Path) -> None:
             ylim=(-3, 103),
             xlim=(0, None),
         )
-        panel.legend(title="cache: sinks + window", fontsize=9, loc="lower left")
+        panel.figure.legend(loc="outside lower center", ncols=4, fontsize=9)
