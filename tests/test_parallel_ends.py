@@ -20,6 +20,7 @@ from tiny import tiny_model, tiny_tokenizer
 
 from sinkchat.errors import DeviceLost, ExitStatus, ModelError
 from sinkchat.parallel.link import GRACE_SECONDS, Followers, Leader
+from sinkchat.parallel.ranks import mute_followers
 from sinkchat.terminal.signals import leaving_on_signals
 
 SOON = GRACE_SECONDS + 5
@@ -161,6 +162,26 @@ def test_signals_that_torchrun_hands_on_do_not_end_the_others(tmp_path: Path) ->
     first = leading(tmp_path, lead)
     assert first.answer() == "all is well"
     assert second.answer() == ExitStatus.OK
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}, ""),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}, "words\n"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "words\n"),
+        ({}, "words\n"),
+    ],
+)
+def test_only_the_followers_say_nothing(tmp_path: Path, variables: dict[str, str], said: str) -> None:
+    def speak() -> None:
+        stdout = os.open(tmp_path / "stdout", os.O_WRONLY | os.O_CREAT, 0o600)
+        os.dup2(stdout, 1)
+        mute_followers(variables)
+        os.write(1, b"words\n")
+
+    assert Child(speak, tmp_path / "answer").answer() is None
+    assert (tmp_path / "stdout").read_text() == said
 
 
 class Torchrun:

@@ -54,7 +54,10 @@ class Followers:
     def tell(self, *order: Any) -> None:
         """Gives `order` to all others. Raises DeviceLost where one is gone, or does not come."""
         if not self._have_met.wait(MEETING_SECONDS):
-            raise DeviceLost(f"only {len(self._links) + 1} of {self.ranks.count} processes have started")
+            raise DeviceLost(
+                f"only {len(self._links) + 1} of {self.ranks.count} processes have started",
+                hint="unset RANK WORLD_SIZE, for a process on its own",
+            )
         if self._is_lost.is_set():
             raise self.lost()
         try:

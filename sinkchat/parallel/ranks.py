@@ -51,7 +51,11 @@ class Ranks:
 
 def mute_followers(variables: Mapping[str, str]) -> None:
     """Has this process, if it is not rank 0, say nothing on stdout and stderr, whoever writes to them."""
-    if variables.get("RANK", "0") == "0" or int(variables.get("WORLD_SIZE", 1)) < 2:
+    try:
+        ranks = Ranks.of(variables)
+    except UsageError:  # all of them say so
+        return
+    if ranks is None or ranks.rank == 0:
         return
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
