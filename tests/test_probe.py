@@ -74,6 +74,12 @@ def test_rates_are_read_off_a_table_of_sines(dtype, error):
     torch.testing.assert_close(turn.frequencies, expected, rtol=0, atol=error)
 
 
+def test_keys_may_turn_the_other_way():
+    """nanochat's do: its rates are those of Llama, negative."""
+    llama, nanochat = (probe(tiny_model(name, 1), position_limit=2048)[0].rotation for name in ("llama", "nanochat"))
+    torch.testing.assert_close(nanochat.frequencies, -llama.frequencies)
+
+
 def test_scaled_rates_are_told_from_the_plain_ones():
     plain, linear = (probe(tiny_model(f"llama{kind}", 1), position_limit=2048)[0] for kind in ("", ", linear"))
     torch.testing.assert_close(linear.rotation.frequencies * 4, plain.rotation.frequencies)

@@ -32,12 +32,16 @@ def best_rotation(start: Tensor, moved: Mapping[int, Tensor], rotations: Iterabl
 
 
 def rotations_of(width: int, tables: Sequence[Tensor]) -> Iterator[Rotation]:
-    """Every way in which `width` dimensions can turn at the rates of one of `tables`, the widest tables first."""
+    """Every way in which `width` dimensions can turn at the rates of one of `tables`, the widest tables first.
+
+    Nearly all models turn one way; nanochat turns the other way, which is as good.
+    """
     for table in tables:
         turning = 2 * len(table)
         if turning <= width:
-            for start in sorted({0, width - turning}):
-                yield from (Rotation(pairing, start, table) for pairing in ("half", "interleaved"))
+            for rates in (table, -table):
+                for start in sorted({0, width - turning}):
+                    yield from (Rotation(pairing, start, rates) for pairing in ("half", "interleaved"))
 
 
 def frequency_tables(model: nn.Module) -> list[Tensor]:

@@ -202,6 +202,7 @@ STREAMING: dict[str, tuple[str, Settings]] = {
     "cohere2": ("cohere2", _windowed()),
     "glm4": ("glm4", _wide()),
     "smollm3": ("smollm3", lambda layers: _wide()(layers) | {"no_rope_layers": [1, 0, 1][:layers]}),
+    "nanochat": ("nanochat", _wide()),
     "gptj": ("gptj", _gpt(rotary_dim=8, n_positions=2048)),
     "codegen": ("codegen", _gpt(rotary_dim=8, n_positions=2048)),
     "bloom": ("bloom", lambda layers: {"hidden_size": 64, "n_layer": layers, "n_head": 4}),
