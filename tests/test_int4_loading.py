@@ -116,9 +116,9 @@ def test_weights_packed_for_another_processor_are_refused(tiny_gguf: Path) -> No
 
 
 def test_a_file_is_described_as_itself_after_it_was_packed(tiny_gguf: Path) -> None:
-    before, _ = describe(str(tiny_gguf), LoadOptions(device="cpu"))
+    before, _ = describe(str(tiny_gguf), LoadOptions(device="cpu"), cache_size=256)
     packed(tiny_gguf)
-    after, _ = describe(str(tiny_gguf), LoadOptions(device="cpu"))
+    after, _ = describe(str(tiny_gguf), LoadOptions(device="cpu"), cache_size=256)
     assert replace(after, free=None, weights=(), caches=()) == replace(before, free=None, weights=(), caches=())
     assert [cost.choice for cost in after.weights] == ["none", "nf4", "nf4-dq", "fp4", "int8", "int4"]
     assert [cost.nbytes for cost in after.weights] == [cost.nbytes for cost in before.weights]

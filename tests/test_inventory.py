@@ -233,15 +233,17 @@ def test_show_in_words(folder: Path) -> None:
         "template      found, and it streams",
         "KV per token  256 bytes in bfloat16",
     ]
-    assert weights.startswith("weights on cpu, ")
-    assert [line.split()[:2] for line in weights.splitlines()[1:]] == [
-        ["--quant", "none"],
-        ["--quant", "nf4"],
-        ["--quant", "nf4-dq"],
-        ["--quant", "fp4"],
-        ["--quant", "int8"],
-        ["--quant", "int4"],
+    title, *table, speeds = weights.splitlines()
+    assert title.startswith("weights on cpu, ")
+    assert title.endswith(" free, with keys and values of 2,048 tokens")
+    assert table[0].split() == ["weights", "cache", "here", "writes", "reads"]
+    assert [line.split()[:7] for line in table[1:3]] == [
+        ["--quant", "none", f"{2 * PARAMETERS / 1024:.0f}", "KiB", "512", "KiB", "fits"],
+        ["--quant", "nf4", "100", "KiB", "512", "KiB", "fits"],
     ]
+    assert [line.split()[1] for line in table[1:]] == ["none", "nf4", "nf4-dq", "fp4", "int8", "int4"]
+    assert [line.split()[-1] for line in table[1:]].count("auto") == 1
+    assert speeds.startswith("speeds as multiples of bfloat16's, measured with SmolLM2-135M on ")
     assert caches.splitlines() == [
         "cache in bfloat16, beside whole weights",
         "--cache-size 256   64.0 KiB  fits",

@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(tmp_path_factory.mktemp("methods") / "tiny")
 
 
-def loaded_as(folder: Path, quant: str, dtype: str = "auto") -> LoadedModel:
+def loaded_as(folder: Path | str, quant: str, dtype: str = "auto") -> LoadedModel:
     if quant == "int4" and not is_here():
         pytest.skip("this torch has no 4-bit kernel for CPUs")
     return load_model(str(folder), LoadOptions(device="cpu", quant=quant, dtype=dtype))

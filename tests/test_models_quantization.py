@@ -16,7 +16,7 @@ from sinkchat.models.quantization import METHODS, choose_quantization
 
 CPU = LoadOptions(device="cpu", dtype="float32")
 CUDA = torch.device("cuda", 0)
-COSTS_TIME = "on a CPU saves memory and costs time: --quant none answers faster"
+COSTS_TIME = "on a CPU saves memory and costs time: it reads three to five times as slowly"
 
 
 @pytest.fixture

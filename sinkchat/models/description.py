@@ -15,19 +15,20 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from sinkchat.cache.probe import LayerLayout, layer_shapes
-from sinkchat.errors import CannotStream
+from sinkchat.errors import CannotStream, SinkchatError
 from sinkchat.models.checkpoint import Weight, read_config, read_weights, shipped_quantization
 from sinkchat.models.conversion import kept_conversion
 from sinkchat.models.families import limits_of
-from sinkchat.models.gguf_header import read_gguf_header, refuse_unknown_blocks
+from sinkchat.models.gguf_header import kind_of_blocks, read_gguf_header, refuse_unknown_blocks
 from sinkchat.models.int4.stored import unpacked_config
 from sinkchat.models.loading import LoadOptions, load_tokenizer
 from sinkchat.models.methods import Quantization
 from sinkchat.models.placement import choose_device, choose_dtype, dtype_name, free_memory
 from sinkchat.models.progress import Progress, quiet_libraries, silent
-from sinkchat.models.quantization import METHODS
-from sinkchat.models.shipped import Shipped
+from sinkchat.models.quantization import choose_quantization, methods_on
+from sinkchat.models.shipped import shipped_method
 from sinkchat.models.sources import Fetching, Located, find_source
+from sinkchat.models.speeds import MEASURED_ON, speed_of
 
 SMALLEST_CACHE = 256
 LARGEST_CACHE = 32_768
@@ -36,11 +37,28 @@ LARGEST_CACHE = 32_768
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Bytes of one choice, and whether the device has room: None where either is not known."""
+    """Bytes of one cache size, and whether the device has room: None where either is not known."""
 
     choice: str
     nbytes: int | None
     fits: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One word of `--quant`: the bytes of weights and of keys and values beside them, and whether both have room."""
+
+    choice: str
+    nbytes: int | None
+    kv_nbytes: int | None
+    fits: bool | None
+    writes: float | None
+    """tokens a second as multiples of bfloat16's on such a device; None where that was not measured"""
+    reads: float | None
+    obstacle: str
+    """why it cannot be had here, or empty"""
+    is_auto: bool
+    """whether it is what `--quant auto` means here"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +83,23 @@ class Description:
     device: str
     free: int | None
     kv_bytes_per_token: int | None
-    weights: tuple[Cost, ...]
+    cache_size: int
+    """tokens that `weights` counts with"""
+    weights: tuple[Way, ...]
     """for each word of --quant"""
+    measured_on: str
+    """what the speeds among them were measured with, or empty"""
     caches: tuple[Cost, ...]
     """for sizes from 256 up, beside weights as the first of `weights` holds them"""
 
 
 def describe(
-    name: str, options: LoadOptions, *, progress: Progress = silent
+    name: str, options: LoadOptions, *, cache_size: int, progress: Progress = silent
 ) -> tuple[Description, PreTrainedTokenizerBase]:
-    """The model that `name` means, and its tokenizer. Raises what `load_model` raises before weights."""
+    """The model that `name` means, and its tokenizer. Raises what `load_model` raises before weights.
+
+    Weights are counted with a cache of `cache_size` tokens, or of what the model was trained on where that is less.
+    """
     device = choose_device(options.device)
     choose_dtype(options.dtype, device, stored=None)
     fetching = Fetching(options.revision, options.offline, weights=False)
@@ -85,9 +110,13 @@ def describe(
     model = _without_numbers(config, dtype, options)
     layouts = _layouts(model, located.name)
     limits, free = limits_of(config), free_memory(device)
-    weights = _weights(model, folder, located.name, config, dtype, free)
     text = config.get_text_config(decoder=True)
     kv = sum(one.heads * (one.key_width + one.value_width) * one.dtype.itemsize for one in layouts) or None
+    cache_size = min(cache_size, limits.capacity or cache_size)
+    held = _Held(
+        dtype, device, free, None if kv is None else kv * cache_size, _auto(located, config, device, options)
+    )
+    weights = held.shipped(config, folder, located.name) or held.ways(model)
     description = Description(
         name=located.name,
         path=located.path,
@@ -105,7 +134,9 @@ def describe(
         device=str(device),
         free=free,
         kv_bytes_per_token=kv,
+        cache_size=cache_size,
         weights=weights,
+        measured_on=MEASURED_ON if any(way.writes is not None for way in weights) else "",
         caches=tuple(_caches(kv, limits.capacity, weights[0].nbytes, free)),
     )
     return description, tokenizer
@@ -149,24 +180,66 @@ def _layouts(model: nn.Module, name: str) -> tuple[LayerLayout, ...]:
         return ()
 
 
-def _weights(
-    model: nn.Module, folder: Path | None, name: str, config: PreTrainedConfig, dtype: torch.dtype, free: int | None
-) -> tuple[Cost, ...]:
-    shipped = shipped_quantization(config)
-    if shipped is not None:
+def _auto(located: Located, config: PreTrainedConfig, device: torch.device, options: LoadOptions) -> str:
+    """The word that `--quant auto` stands for here; empty where the weights can not be had at all."""
+    is_file = located.path.is_file()
+    shipped = None if is_file else shipped_quantization(config)
+    blocks = kind_of_blocks(located.path) if is_file else "none"
+    try:
+        return choose_quantization("auto", device, shipped=shipped, blocks=blocks, dtype=options.dtype)[0].name
+    except SinkchatError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What each way is measured by."""
+
+    dtype: torch.dtype
+    device: torch.device
+    free: int | None
+    kv: int | None
+    """bytes in `dtype`"""
+    auto: str
+
+    def ways(self, model: nn.Module) -> tuple[Way, ...]:
+        weights = tuple(Weight(name, tuple(one.shape), 0) for name, one in model.named_parameters())
+        return tuple(self._way(word, method, weights) for word, method in methods_on(self.device).items())
+
+    def shipped(self, config: PreTrainedConfig, folder: Path | None, name: str) -> tuple[Way, ...]:
+        """The one way of weights that are quantised on disk; none where they are whole."""
+        form = shipped_quantization(config)
+        if form is None:
+            return ()
         stored = read_weights(folder, name=name) if folder is not None else ()
-        return (_cost(shipped, Shipped(shipped).nbytes(stored, dtype) or None, free),)
-    held = tuple(
-        Weight(name, tuple(one.shape), one.numel() * dtype.itemsize) for name, one in model.named_parameters()
-    )
-    return tuple(_cost(word, _nbytes(method, held, dtype), free) for word, method in METHODS.items())
+        return (self._way(form, shipped_method(form, self.device), stored),)
+
+    def _way(self, word: str, method: Quantization, weights: tuple[Weight, ...]) -> Way:
+        dtype = method.dtype(self.dtype)
+        nbytes = method.nbytes(weights, dtype) or None
+        kv = None if self.kv is None else self.kv * dtype.itemsize // self.dtype.itemsize
+        known = nbytes is not None and kv is not None and self.free is not None
+        speed = speed_of(method.name, dtype, self.device)
+        return Way(
+            choice=word,
+            nbytes=nbytes,
+            kv_nbytes=kv,
+            fits=nbytes + kv <= self.free if known else None,  # type: ignore[operator]
+            writes=None if speed is None else speed.writes,
+            reads=None if speed is None else speed.reads,
+            obstacle=self._obstacle(method),
+            is_auto=word == self.auto,
+        )
+
+    def _obstacle(self, method: Quantization) -> str:
+        try:
+            method.check(self.device)
+        except SinkchatError as error:
+            return error.message
+        return ""
 
 
-def _nbytes(method: Quantization, held: tuple[Weight, ...], dtype: torch.dtype) -> int:
-    return method.nbytes(held, method.dtype(dtype))
-
-
-def _cost(choice: str, nbytes: int | None, free: int | None, *, beside: int | None = 0) -> Cost:
+def _cost(choice: str, nbytes: int | None, free: int | None, *, beside: int | None) -> Cost:
     known = nbytes is not None and free is not None and beside is not None
     return Cost(choice, nbytes, nbytes + beside <= free if known else None)  # type: ignore[operator]
 

@@ -15,7 +15,7 @@ from sinkchat.terminal.table import write_json, write_table
 from sinkchat.terminal.wording import memory_size
 
 if TYPE_CHECKING:
-    from sinkchat.models.description import Cost, Description
+    from sinkchat.models.description import Cost, Description, Way
     from sinkchat.models.inventory import KeptModel
 
 _FITS = {True: "fits", False: "too much", None: "not known"}
@@ -48,12 +48,13 @@ def pull_model(environment: Environment, name: str, fetching: Mapping[str, Any])
 
 def show_model(environment: Environment, name: str, load: Mapping[str, Any], *, as_json: bool) -> ExitStatus:
     """What a model is, how it is spoken to, what it costs. `load` has the fields of `LoadOptions` that were given."""
+    from sinkchat.chat.options import DEFAULT_CACHE_SIZE
     from sinkchat.chat.template_report import template_report
     from sinkchat.models.description import describe
     from sinkchat.models.loading import LoadOptions
 
     with _progress(environment) as progress:
-        model, tokenizer = describe(name, LoadOptions(**load), progress=progress)
+        model, tokenizer = describe(name, LoadOptions(**load), cache_size=DEFAULT_CACHE_SIZE, progress=progress)
         template, notices = template_report(tokenizer)
     if as_json:
         write_json(asdict(model) | {"template": template, "notices": notices}, environment.stdout)
@@ -102,12 +103,27 @@ def _describe(model: "Description", template: str, notices: Iterable[str], stdou
     for notice in notices:
         stdout.write(f"note: {one_line(notice)}\n")
     free = "" if model.free is None else f", {memory_size(model.free)} free"
-    stdout.write(f"\nweights on {model.device}{free}\n")
-    write_table([_cost_row("--quant", cost) for cost in model.weights], stdout, right=(1,))
+    stdout.write(f"\nweights on {model.device}{free}, with keys and values of {model.cache_size:,} tokens\n")
+    write_table(_ways(model.weights), stdout, right=(1, 2, 4, 5))
+    if model.measured_on:
+        stdout.write(f"speeds as multiples of bfloat16's, measured with {model.measured_on}\n")
+    for way in model.weights:
+        if way.obstacle:
+            stdout.write(f"note: {one_line(way.obstacle)}\n")
     beside = model.weights[0].choice
     weights = "whole weights" if beside == "none" else f"{beside} weights"
     stdout.write(f"\ncache in {model.dtype}, beside {weights}\n")
     write_table([_cost_row("--cache-size", cost) for cost in model.caches], stdout, right=(1,))
+
+
+def _ways(ways: Sequence["Way"]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("", "weights", "cache", "here", "writes", "reads", "")]
+    for way in ways:
+        here = "not here" if way.obstacle else _FITS[way.fits]
+        sizes = ("?" if size is None else memory_size(size) for size in (way.nbytes, way.kv_nbytes))
+        speeds = ("" if speed is None else f"{speed:.1f}" for speed in (way.writes, way.reads))
+        rows.append((f"--quant {way.choice}", *sizes, here, *speeds, "auto" if way.is_auto else ""))
+    return rows
 
 
 def _facts(model: "Description", template: str) -> list[tuple[str, ...]]:
