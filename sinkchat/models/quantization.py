@@ -12,6 +12,8 @@ from sinkchat.models.packages import is_installed
 from sinkchat.models.placement import cpu_has_bfloat16
 from sinkchat.models.shipped import shipped_method
 
+__all__ = ["METHODS", "Quantization", "choose_quantization", "methods_on", "require_known"]
+
 METHODS: Mapping[str, Quantization] = MappingProxyType(
     {
         "none": Unquantized(),

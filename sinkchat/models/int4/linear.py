@@ -67,8 +67,8 @@ class Int4Linear(nn.Module):
         weights = scales.new_empty(self.in_features, self.out_features)
         start = 0
         for low, high in halves(self.packed, self._blocks):
-            count, inputs, half = low.shape
-            block = weights[:, start : start + 2 * count * half].unflatten(1, (count, 2 * half))
+            count, _, half = low.shape
+            block = weights[:, start : start + 2 * count * half].unflatten(1, (count, 2 * half))  # type: ignore[no-untyped-call]
             start += 2 * count * half
             for codes, place in ((low, block[..., :half]), (high, block[..., half:])):
                 place.copy_(codes.view(torch.int8).sub_(MIDDLE).transpose(0, 1))
