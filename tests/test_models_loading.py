@@ -13,7 +13,10 @@ from safetensors.torch import load_file, save_file
 from tiny import CHATML, tiny_model, tiny_tokenizer
 from transformers.utils import logging as transformers_logging
 
+from sinkchat.chat.options import MemoryOptions
+from sinkchat.chat.start import build_engine
 from sinkchat.errors import (
+    CannotStream,
     DeviceUnavailable,
     ExitStatus,
     ModelError,
@@ -63,6 +66,23 @@ def test_a_folder_loads_to_the_model_that_was_saved(tmp_path: Path, family: str)
     assert not loaded.model.training
     assert not any(weight.requires_grad for weight in loaded.model.parameters())
     assert {weight.device.type for weight in loaded.model.parameters()} == {"cpu"}
+
+
+def test_a_model_that_also_takes_images_is_loaded_whole_and_streams_text(tmp_path: Path) -> None:
+    loaded = load_model(str(_saved(tmp_path / "tiny-vl", "qwen2_vl")), CPU)
+    assert type(loaded.model).__name__ == "Qwen2VLForConditionalGeneration"
+    ids = torch.tensor([[7, 8, 9, 10]])
+    assert torch.equal(loaded.model(ids).logits, tiny_model("qwen2_vl")(ids).logits)
+    engine = build_engine(loaded, MemoryOptions(cache_size=32))
+    assert engine.feed(range(4, 104)).evicted > 60
+
+
+def test_what_cannot_forget_is_refused_before_weights_are_read(tmp_path: Path) -> None:
+    folder = _saved(tmp_path / "tiny-gpt2", "gpt2")
+    (folder / "model.safetensors").write_bytes(b"no weights at all")
+    with pytest.raises(CannotStream, match="tiny-gpt2 cannot stream: it learns absolute positions"):
+        load_model(str(folder), replace(CPU, must_stream=True))
+    assert "damaged" in _refusal(folder).message  # where it may stay dense, its weights are asked for
 
 
 def test_what_is_loaded_is_described(folder: Path) -> None:

@@ -49,7 +49,7 @@ def start_session(
     """
     memory = memory if memory is not None else MemoryOptions()
     eviction_policy(memory)  # a slip is told before weights are loaded
-    load = load if load is not None else LoadOptions()
+    load = replace(load if load is not None else LoadOptions(), must_stream=memory.policy != "dense")
     if followers is not None:
         followers.tell("load", name, load, memory)
         load = replace(load, ranks=followers.ranks)

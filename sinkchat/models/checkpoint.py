@@ -6,15 +6,25 @@ gigabytes. What cannot become a chat is refused here, in a second.
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, __version__
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedConfig,
+    __version__,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 from sinkchat.errors import ModelError
 from sinkchat.models.hub import weight_files
@@ -60,7 +70,7 @@ def read_config(folder: Path, *, name: str, trust_remote_code: bool) -> PreTrain
         raise missing_package(name, error) from error
     except (OSError, ValueError, TypeError, KeyError, StrictDataclassError) as error:
         raise ModelError(f"config.json of {name} cannot be used: {first_line(error)}") from error
-    if not _writes_text(config):
+    if auto_class(config) is None:
         made_for = (config.architectures or [f"a {config.model_type}"])[0]
         raise ModelError(
             f"{name} is {made_for}, not a causal language model: it cannot write an answer",
@@ -79,19 +89,26 @@ def _config_json(folder: Path, name: str) -> dict[str, Any]:
     return written if isinstance(written, dict) else {}
 
 
-def _writes_text(config: PreTrainedConfig) -> bool:
-    """Whether the checkpoint was made for its causal class, or for a class that has one's name.
+def auto_class(config: PreTrainedConfig) -> Any:
+    """By which of its two doors to models that write text transformers loads the checkpoint; None: by neither.
 
-    An encoder has a causal class as well (`BertLMHeadModel`): then its own architecture is another.
+    What it was made for decides, not what could be made of it: an encoder has a causal class too (`BertLMHeadModel`).
+    A model that also takes images has a causal class only where its text part is one; it is fed text all the same.
     """
-    classes = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, ())
-    causal = {classes} if isinstance(classes, str) else set(classes)
-    if "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {}):
-        return True
-    if not causal:
-        return False
     made_for = config.architectures or []
-    return not made_for or any(kind in causal or kind.endswith(("ForCausalLM", "LMHeadModel")) for kind in made_for)
+    causal = _classes(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, config)
+    if "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {}) or (causal and not made_for):
+        return AutoModelForCausalLM
+    if causal and any(kind in causal or kind.endswith(("ForCausalLM", "LMHeadModel")) for kind in made_for):
+        return AutoModelForCausalLM
+    if _classes(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, config) & set(made_for):
+        return AutoModelForImageTextToText
+    return None
+
+
+def _classes(mapping: Mapping[str, Any], config: PreTrainedConfig) -> set[str]:
+    classes = mapping.get(config.model_type, ())
+    return {classes} if isinstance(classes, str) else set(classes)
 
 
 def trained_length(config: PreTrainedConfig) -> int | None:

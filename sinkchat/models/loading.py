@@ -25,6 +25,7 @@ from transformers import (
 from sinkchat.errors import ModelError, NoChatTemplate, UsageError
 from sinkchat.models.budget import Budget
 from sinkchat.models.checkpoint import (
+    auto_class,
     damaged,
     first_line,
     missing_package,
@@ -35,6 +36,7 @@ from sinkchat.models.checkpoint import (
     trained_length,
 )
 from sinkchat.models.conversion import converted, packed
+from sinkchat.models.families import refuse_unmovable
 from sinkchat.models.gguf_header import kind_of_blocks
 from sinkchat.models.hub import has_tokenizer, weight_files
 from sinkchat.models.methods import Quantization
@@ -66,6 +68,8 @@ class LoadOptions:
     offline: bool = False
     trust_remote_code: bool = False
     chat_template: Path | None = None
+    must_stream: bool = False
+    """refuse what cannot forget, as far as its configuration tells, before any weights are read"""
     needs_template: bool = True
     """False for measurements on base models, which have none"""
     compile: bool = False
@@ -107,6 +111,8 @@ def load_model(
     # 2. What it is: refused here if it is no causal language model, or damaged.
     progress(f"loading {located.name}")
     config = read_config(folder, name=located.name, trust_remote_code=options.trust_remote_code)
+    if options.must_stream:
+        refuse_unmovable(config, name=located.name)
     weights = read_weights(folder, name=located.name)
 
     # 3. How it is spoken to.
@@ -251,7 +257,8 @@ def _load_weights(
     folder: Path, name: str, config: PreTrainedConfig, budget: Budget, placement: Placement, options: LoadOptions
 ) -> PreTrainedModel:
     budget.method.prepare(config)
-    model, info = AutoModelForCausalLM.from_pretrained(
+    auto = auto_class(config) or AutoModelForCausalLM
+    model, info = auto.from_pretrained(
         folder,
         config=config,
         dtype=budget.dtype,
