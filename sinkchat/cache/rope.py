@@ -65,8 +65,8 @@ def rotate(keys: Tensor, distance: int, rotation: Rotation) -> Tensor:
     """Rotated keys, moved by `distance` positions (negative: towards the start).
 
     `keys` is (..., D), already rotated; the result is a new tensor of its dtype. Each call rounds to that dtype once:
-    a key moved one step at a time through a window of 1,020 in bfloat16 is noise (53 % off), moved at once it is right
-    to 0.16 %. So callers keep an untouched copy, and move that.
+    a key moved one step at a time through a window of 1,020 in bfloat16 is noise (53 % off), moved at once it is
+    right to 0.16 %. So callers keep an untouched copy, and move that.
     """
     moved = keys.clone()
     put(turned(keys, distance, rotation), moved, rotation)
