@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from sinkchat.models.budget import Budget
 from sinkchat.models.checkpoint import Weight, read_weights
 from sinkchat.models.loading import LoadOptions, load_model
 from sinkchat.models.quantization import METHODS, choose_quantization
+from sinkchat.terminal.asked.request import QuantName
 
 CPU = LoadOptions(device="cpu", dtype="float32")
 CUDA = torch.device("cuda", 0)
@@ -141,3 +143,7 @@ def test_the_estimate_is_what_the_model_then_takes(folder: Path, quant: str) -> 
     estimate = METHODS[quant].nbytes(read_weights(folder, name="tiny"), torch.float32)
     taken = load_model(str(folder), replace(CPU, quant=quant)).model.get_memory_footprint()
     assert taken == pytest.approx(estimate, rel=0.15)
+
+
+def test_the_command_line_knows_every_method() -> None:
+    assert get_args(QuantName) == ("auto", *METHODS)

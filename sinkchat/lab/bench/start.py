@@ -37,7 +37,7 @@ from sinkchat.models.plain import (
     without_weights,
 )
 from sinkchat.models.progress import Progress, silent
-from sinkchat.models.quantization import METHODS, choose_quantization, require_known
+from sinkchat.models.quantization import choose_quantization, methods_on, require_known
 from sinkchat.models.sources import Fetching, find_source
 
 SIZES = (256, 1024, 4096)
@@ -118,7 +118,7 @@ def expected_elsewhere(name: str, load: Mapping[str, Any], *, progress: Progress
 
 
 def _expected(unloaded: Unloaded, quant: str, device: str) -> Expected:
-    method = METHODS.get(quant)
+    method = methods_on(torch.device("cuda" if device.startswith("cuda") else "cpu")).get(quant)
     if method is None:
         raise UsageError(
             f"{unloaded.name} is quantised on disk ({quant}): what it takes is known only when it is loaded",

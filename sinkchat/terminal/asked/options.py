@@ -6,14 +6,13 @@ defaults live.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
 from sinkchat.terminal.asked.request import Chosen
-
-QuantName: TypeAlias = Literal["auto", "none", "nf4", "fp4", "int8", "int4"]
+from sinkchat.terminal.asked.request import QuantName as QuantName
 
 MEMORY, MODEL, ANSWERS, PIPES, KEPT, LOOKS = "Memory", "Model", "Answers", "Pipes", "Saved", "Looks"
 

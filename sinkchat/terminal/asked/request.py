@@ -7,7 +7,7 @@ model and in the option dataclasses.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from sinkchat.chat.kept import Kept
 from sinkchat.chat.options import MemoryOptions
@@ -21,13 +21,14 @@ from sinkchat.terminal.sanitize import visible
 if TYPE_CHECKING:
     from sinkchat.parallel.link import Followers
 
+QuantName: TypeAlias = Literal["auto", "none", "nf4", "nf4-dq", "fp4", "int8", "int4"]
+
 LOAD_OPTIONS = ("quant", "dtype", "device", "revision", "offline", "trust_remote_code")
 LOOKS = ("prompt", "fit", "interactive", "color", "panel", "markdown", "ascii", "vi", "stats", "raw")
 
 RESUMED = "conversation"
 """the source of what the conversation that goes on was begun with"""
 
-_QUANTS = ("none", "nf4", "fp4", "int8", "int4")
 _RIVALS = (("system", "system_file"), ("quiet", "verbose"))
 """options of which only one can hold"""
 
@@ -103,7 +104,7 @@ def resumed(past: Past | None) -> dict[str, Chosen]:
         "policy": memory.policy,
         "sinks": "auto" if memory.sinks is None else str(memory.sinks),
     }
-    if past.header.quant in _QUANTS:
+    if past.header.quant in get_args(QuantName):
         values["quant"] = past.header.quant
     if memory.cache_size is not None:
         values["cache_size"] = str(memory.cache_size)
