@@ -430,8 +430,9 @@ def test_a_program_that_ends_in_a_container_leaves_no_compiler_that_stands_still
         try:
             assert comes_true(lambda: state_of(pid) == "Z", seconds=5)
         finally:
-            os.killpg(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            with suppress(ProcessLookupError, ChildProcessError):  # its program may have waited for it in time
+                os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 # Whether, and where.

@@ -133,7 +133,7 @@ class Compilation:
         (blocks,) = self._ring.groups
         held = (blocks.keys[0], blocks.values[0])
         order = packed(Order(self._model, self._ring.bias, held, torch.get_num_threads()))
-        with tempfile.TemporaryFile() as told, tempfile.TemporaryDirectory() as scratch:
+        with tempfile.TemporaryFile() as told, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             command = [sys.executable, "-c", _program(), str(folder)]
             # A group of its own, so that it can be stopped with all it has started; in our session, so that the
             # kernel ends it, even stopped, when we are gone. Before Python 3.11 only a session can be asked for.
