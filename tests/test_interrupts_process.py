@@ -66,12 +66,14 @@ def interrupt_exchanges(home: Path, draw: random.Random, *, moments: int) -> Cou
             assert program.is_asked(), program.rows
             said = len(program.raw)
             is_last = number == moments - 1
-            program.type(f"m{number} {'x ' * (300 if is_last else draw.choice((50, 200, 300)))}!")
+            program.type(f"m{number} {'x ' * (900 if is_last else draw.choice((50, 200, 300)))}!")
             assert program.waits(lambda: "!" in program.rows[-2] or "!" in program.rows[-1]), program.rows
             program.type("\r")
+            if is_last:
+                assert program.waits(lambda: "reading" in "\n".join(program.rows)), program.rows
             program.watch(draw.uniform(0.05, 0.15) if is_last else draw.uniform(0, 0.7))
             program.type(CTRL_C)
-            if is_last:  # it is still being read
+            if is_last:  # it is still being read, for a second at least
                 program.watch(draw.uniform(0, 0.5))
                 program.type(CTRL_C)
                 break

@@ -270,7 +270,7 @@ def test_the_toolbar_is_drawn_again_only_while_it_changes() -> None:
         [at for at in drawn if start <= at - changes_until < stop]
         for start, stop in ((-9, 0.15), (0.15, 0.4), (0.4, 0.6))
     )
-    assert 3 <= len(changing) <= 9
+    assert 2 <= len(changing) <= 9  # four on an idle machine
     assert idle == []
     assert len(refreshed) == 1
 
