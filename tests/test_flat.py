@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from statistics import fmean, median
 
 import pytest
-import torch
 from streams import TRAINED, random_ids
 from tiny import tiny_model, tiny_tokenizer
 
@@ -18,22 +18,30 @@ from sinkchat.chat.start import build_engine
 from sinkchat.engine.engine import Engine
 from sinkchat.engine.sampling import Greedy
 from sinkchat.lab.bench.start import resident_bytes
+from sinkchat.lab.bench.timing import percentile
 from sinkchat.models.loading import LoadedModel, LoadOptions, load_model
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Tokens in a row: the seconds of each, and the bytes that the process held after them."""
+    """Tokens in a row: tokens a second, seconds of one, and the bytes that the process held after them."""
 
-    seconds: torch.Tensor
+    rate: float
+    median: float
+    late: float
+    latest: float
     resident: int
     seen: int
 
+    @classmethod
+    def of(cls, seconds: list[float], engine: Engine) -> "Stretch":
+        late, latest = percentile(seconds, 0.99), max(seconds)
+        return cls(1 / fmean(seconds), median(seconds), late, latest, resident_bytes() or 0, engine.state.seen)
+
     def __str__(self) -> str:
-        median, late, latest = (1e3 * self.seconds.quantile(q).item() for q in (0.5, 0.99, 1.0))
         return (
-            f"token {self.seen:>9,}: {1 / self.seconds.mean().item():7.1f} tok/s, "
-            f"median {median:.2f} ms, 99 % {late:.2f} ms, worst {latest:.1f} ms, {self.resident / 1e6:.1f} MB"
+            f"token {self.seen:>9,}: {self.rate:7.1f} tok/s, median {1e3 * self.median:.2f} ms, "
+            f"99 % {1e3 * self.late:.2f} ms, worst {1e3 * self.latest:.1f} ms, {self.resident / 1e6:.1f} MB"
         )
 
 
@@ -46,7 +54,7 @@ def stretches(engine: Engine, length: int) -> Iterator[Stretch]:
             began = time.perf_counter()
             next(steps)
             seconds.append(time.perf_counter() - began)
-        yield Stretch(torch.tensor(seconds), resident_bytes() or 0, engine.state.seen)
+        yield Stretch.of(seconds, engine)
 
 
 def check_flat(engine: Engine, *, tokens: int, length: int, growth: float) -> None:
@@ -67,7 +75,7 @@ def check_flat(engine: Engine, *, tokens: int, length: int, growth: float) -> No
             print(stretch, flush=True)
     assert engine.state.seen > tokens
     assert engine.state.evicted == engine.state.seen - capacity
-    ratio = before.seconds.median() / seen[-1].seconds.median()
+    ratio = before.median / seen[-1].median
     print(f"median rate at the end over that before the first eviction: {ratio:.3f}")
     assert seen[-1].resident < (1 + growth) * seen[1].resident
 
