@@ -27,7 +27,7 @@ _SPEEDS: Mapping[tuple[str, str], Speed] = MappingProxyType(
         ("cpu", "nf4-dq"): Speed(1.2, 0.3),
         ("cpu", "fp4"): Speed(1.0, 0.2),
         ("cpu", "int8"): Speed(0.5, 0.3),
-        ("cpu", "int4"): Speed(1.9, 0.4),
+        ("cpu", "int4"): Speed(1.9, 0.7),
     }
 )
 """By kind of device and method, plain weights by their dtype.
