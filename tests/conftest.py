@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as in the program: tests run beside one another's processes
 os.environ["SINKCHAT_NO_COMPILE"] = "1"  # programs that a test starts; those that compile say so
 
 if TYPE_CHECKING:

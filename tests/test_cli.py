@@ -1,5 +1,6 @@
 """Options become a request; what cannot be meant is refused with one sentence before a model is loaded."""
 
+import os
 import re
 import signal
 import subprocess
@@ -188,6 +189,20 @@ def test_ctrl_c_ends_the_program_silently_until_it_can_say_so_itself() -> None:
     code = "import sinkchat.__main__, os, signal; os.kill(os.getpid(), signal.SIGINT); print('still here')"
     pressed = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
     assert (pressed.returncode, pressed.stdout, pressed.stderr) == (-signal.SIGINT, b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "3000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_waiting_threads_sleep_soon_unless_told_otherwise(given: dict[str, str], expected: str | None) -> None:
+    """libgomp reads it when it is loaded, that is, with torch: it must be set before."""
+    code = "import sinkchat.__main__, os, sys; print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
+    others = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    told = subprocess.run(
+        [sys.executable, "-c", code], env={**others, **given}, capture_output=True, text=True, check=True
+    )
+    assert told.stdout == f"{expected} False\n"
 
 
 def test_the_program_runs_as_a_module() -> None:
