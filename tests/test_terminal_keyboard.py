@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 import termios
 import threading
@@ -344,7 +345,7 @@ def test_an_announcement_stands_above_what_is_being_typed(terminal: str, tmp_pat
     later = "threading.Timer(1, keyboard.announce, [lambda: print('loaded')]).start()"
     program = OnTerminal(f")\n{later}", tmp_path, TERM=terminal)
     assert program.shows(">")
-    time.sleep(0.2)  # on a dumb terminal the prompt is written before echo is off
+    time.sleep(0.2)  # on a dumb terminal the prompt is written before echo is off, unless one is `Quiet`
     program.child.send("hal")
     assert program.shows("> hal")
     assert program.shows("loaded", "> hal") if terminal != "dumb" else program.shows("> hal", "loaded", "> hal")
@@ -365,6 +366,20 @@ def test_a_failed_load_ends_the_prompt_and_leaves_the_terminal_as_it_was(termina
     assert termios.tcgetattr(program.child.child_fd) == before
     program.child.close()
     assert program.child.exitstatus == 3
+
+
+def test_the_editor_gets_the_terminal_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "editor").write_text("#!/bin/sh\nstty -g > modes\nprintf ' edited' >> $1\n")
+    (tmp_path / "editor").chmod(0o700)
+    program = OnTerminal(")", tmp_path, VISUAL=str(tmp_path / "editor"))
+    assert program.shows(">")
+    program.child.send("text\x07")
+    assert program.shows("> text edited")
+    program.child.send("!\r")
+    assert program.shows("> text edited!", "read 'text edited!'")
+    program.child.expect(pexpect.EOF)
+    modes = subprocess.check_output(["stty", "-g"], stdin=program.child.child_fd, text=True)
+    assert (tmp_path / "modes").read_text() == modes
 
 
 def test_a_long_paste_appears_at_once_however_long_it_is(tmp_path: Path) -> None:

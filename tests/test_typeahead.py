@@ -4,6 +4,7 @@ import os
 import pty
 import signal
 import termios
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from prompt_toolkit.input import create_input, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from sinkchat.terminal.line.keyboard import Keyboard
+from sinkchat.terminal.line.quiet import Quiet
 from sinkchat.terminal.line.typeahead import KeptKeys, NoTypeAhead, typeahead_on
 
 
@@ -76,6 +78,41 @@ def test_enter_sends_it_when_the_prompt_opens_and_the_rest_waits(desk: Desk) -> 
         desk.type("one\rtwo\r")
         typeahead.poll()
     assert [desk.prompt(), desk.prompt()] == ["one", "two"]
+
+
+def test_what_is_sent_before_the_program_reads_keys_is_sent(desk: Desk) -> None:
+    """The terminal has made a line feed of its Enter, which at the prompt begins a new line."""
+    desk.type("one\rtwo\rthr")
+    with Quiet(desk.keyboard.keys_from):
+        assert [desk.keyboard.read(), desk.keyboard.read()] == ["one", "two"]
+        desk.type("ee\nfour\r")
+        assert desk.keyboard.read() == "three\nfour"
+
+
+def test_leaving_before_the_program_reads_keys_leaves(desk: Desk) -> None:
+    desk.type("one\r\x04")
+    with Quiet(desk.keyboard.keys_from):
+        assert desk.keyboard.read() == "one"
+        with pytest.raises(EOFError):
+            desk.keyboard.read()
+
+
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_what_is_sent_while_something_is_printed_is_sent(desk: Desk, is_quiet: bool) -> None:
+    """The control: prompt_toolkit's own way makes a new line of it."""
+
+    def announce() -> None:
+        desk.keyboard.announce(lambda: desk.type("one\r"))
+        time.sleep(0.1)
+        desk.type("two\r")
+
+    if not is_quiet:
+        del desk.keyboard.keys_from.cooked_mode
+    with Quiet(desk.keyboard.keys_from):
+        announcer = threading.Timer(0.3, announce)
+        announcer.start()
+        assert desk.keyboard.read() == ("one" if is_quiet else "one\ntwo")
+        announcer.join()
 
 
 @pytest.mark.parametrize("cut", range(1, len("é🙂\x1b[D日\x1b[200~a\nb\x1b[201~!".encode())))

@@ -10,7 +10,7 @@ import contextvars
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO, TypeVar
 
 from prompt_toolkit.application import get_app
 from prompt_toolkit.application.current import get_app_session
@@ -26,10 +26,17 @@ from sinkchat.terminal.line.completion import CommandCompleter, Words
 from sinkchat.terminal.line.editor import edited
 from sinkchat.terminal.line.folding import Folds, TextFile, Weigh
 from sinkchat.terminal.line.keys import FoldLexer, bindings, unquoted
-from sinkchat.terminal.line.prompt import Session, ask_no_positions, read_pastes_in_linear_time
-from sinkchat.terminal.line.suspend import modes_of, stopped_with
+from sinkchat.terminal.line.prompt import (
+    Session,
+    ask_no_positions,
+    read_pastes_in_linear_time,
+    stay_quiet_while_printing,
+)
+from sinkchat.terminal.line.suspend import lent, modes_of, stop
 from sinkchat.terminal.line.typed import TypedLines
 from sinkchat.terminal.sanitize import visible
+
+T = TypeVar("T")
 
 _FRAME_SECONDS = 0.1
 _PROMPT = "> "
@@ -90,6 +97,7 @@ class Keyboard:
         """where keys come from, for whoever reads them while no prompt is open"""
         self._modes = modes_of(self.keys_from)
         read_pastes_in_linear_time(self.keys_from)
+        stay_quiet_while_printing(self.keys_from)
         ask_no_positions(drawn_on or get_app_session().output)
         self._session = Session(
             message=_PROMPT,
@@ -153,7 +161,7 @@ class Keyboard:
 
     def suspend(self) -> None:
         """Stops the process, with the terminal as it was before the prompt, until it is brought back."""
-        run_in_terminal(lambda: stopped_with(self._modes, self.keys_from))
+        run_in_terminal(lambda: self._lending(stop))
 
     def open_editor(self) -> None:
         """Puts the line, long texts and all, into the person's editor."""
@@ -204,11 +212,16 @@ class Keyboard:
         while self._announced:
             self._announced.pop(0)()
 
+    def _lending(self, use: Callable[[], T]) -> T:
+        """What `use` gives, with the terminal as it was before the prompt."""
+        with lent(self.keys_from, self._modes):
+            return use()
+
     async def _edit(self) -> None:
         buffer = self._session.default_buffer
         whole = self._folds.unfolded(buffer.text)
         try:
-            changed = await run_in_terminal(lambda: edited(whole), in_executor=True)
+            changed = await run_in_terminal(lambda: self._lending(lambda: edited(whole)), in_executor=True)
         except UsageError as error:
             told = f"{error.message}; {error.hint}" if error.hint else error.message
             run_in_terminal(lambda: self._note(told))

@@ -1,11 +1,12 @@
-"""prompt_toolkit's session, and the three things it does not do for us.
+"""prompt_toolkit's session, and the four things it does not do for us.
 
 A toolbar right below the line; callbacks before a prompt that opens on a dumb terminal; long pastes in
-linear time. All that leans on the inside of prompt_toolkit (seen in 3.0.53) is here.
+linear time; a terminal that stays quiet while something is printed above the prompt. All that leans on the
+inside of prompt_toolkit (seen in 3.0.53) is here.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import cast
 
 from prompt_toolkit import PromptSession
@@ -71,6 +72,15 @@ def read_pastes_in_linear_time(keys: Input) -> None:
     parser = getattr(keys, "vt100_parser", None)
     if isinstance(parser, Vt100Parser) and not isinstance(parser, _PasteParser):
         keys.vt100_parser = _PasteParser(parser.feed_key_callback)  # type: ignore[attr-defined]
+
+
+def stay_quiet_while_printing(keys: Input) -> None:
+    """Leaves the terminal as it is at the prompt while `run_in_terminal` prints.
+
+    In its usual mode it would write what is typed then into the text, and make of an Enter the line feed of Ctrl-J,
+    which does not send. What reads keys itself puts the terminal into the mode it needs.
+    """
+    keys.cooked_mode = nullcontext  # type: ignore[method-assign]
 
 
 class _PasteParser(Vt100Parser):

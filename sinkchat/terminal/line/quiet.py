@@ -4,12 +4,17 @@ Between two prompts nobody reads keys for some milliseconds, and a terminal in i
 the text, and make a line feed of an Enter that is meant to send. Here they wait as they were typed.
 """
 
+import os
+import select
 from types import TracebackType
 from typing import Any
 
 from prompt_toolkit.input import Input
+from prompt_toolkit.input.typeahead import store_typeahead
+from prompt_toolkit.input.vt100_parser import Vt100Parser
+from prompt_toolkit.key_binding import KeyPress
 
-from sinkchat.terminal.line.suspend import modes_of
+from sinkchat.terminal.line.suspend import modes_of, set_modes
 
 
 class Quiet:
@@ -23,6 +28,7 @@ class Quiet:
         """From now on keys wait."""
         self._before = modes_of(self._input)
         if self._before is not None:
+            keep_sent_lines(self._input, self._before)
             set_modes(self._input, quieted(self._before))
 
     def lift(self) -> None:
@@ -41,6 +47,21 @@ class Quiet:
         self.lift()
 
 
+def keep_sent_lines(keys_from: Input, modes: list[Any]) -> None:
+    """Keeps for the next prompt what was sent before anyone read keys, as the terminal's usual `modes` make it.
+
+    They have made of each Enter the line feed of Ctrl-J, which does not send, and of Ctrl-D an end.
+    """
+    import termios
+
+    terminal, keys = keys_from.fileno(), list[KeyPress]()
+    parser = Vt100Parser(keys.append)
+    while modes[3] & termios.ICANON and select.select([terminal], [], [], 0)[0]:
+        line = os.read(terminal, 4096).decode("utf-8", errors="replace")
+        parser.feed(line.replace("\n", "\r") or "\x04")
+    store_typeahead(keys_from, keys)
+
+
 def quieted(modes: list[Any]) -> list[Any]:
     """Those modes with no echo, and every key as it is, at once."""
     import termios
@@ -52,13 +73,3 @@ def quieted(modes: list[Any]) -> list[Any]:
     lflag &= ~(termios.ICANON | termios.ECHO | termios.IEXTEN)
     lflag |= termios.NOFLSH  # Ctrl-C is not to discard what was typed before it
     return [iflag, oflag, cflag, lflag, ispeed, ospeed, characters]
-
-
-def set_modes(keys_from: Input, modes: list[Any]) -> None:
-    """Has the terminal handle keys so, from now on. One that has gone is left alone."""
-    import termios
-
-    try:
-        termios.tcsetattr(keys_from.fileno(), termios.TCSANOW, modes)
-    except (OSError, termios.error):
-        """Whoever reads from it next says more."""

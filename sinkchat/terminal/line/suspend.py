@@ -1,7 +1,9 @@
-"""Ctrl-Z at the prompt: the shell gets the terminal as it was, and `fg` goes on."""
+"""The terminal as it was before the prompt, for others: the shell after Ctrl-Z, an editor."""
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from prompt_toolkit.input import Input
@@ -19,11 +21,30 @@ def modes_of(keys_from: Input) -> list[Any] | None:
         return None
 
 
-def stopped_with(modes: list[Any] | None, keys_from: Input) -> None:
-    """Stops the job with those modes in force. prompt_toolkit by itself would leave IXON off."""
-    if modes is None or not hasattr(signal, "SIGTSTP"):
-        return
+def set_modes(keys_from: Input, modes: list[Any]) -> None:
+    """Has the terminal handle keys so, from now on. One that has gone is left alone."""
     import termios
 
-    termios.tcsetattr(keys_from.fileno(), termios.TCSANOW, modes)
-    os.kill(0, signal.SIGTSTP)
+    try:
+        termios.tcsetattr(keys_from.fileno(), termios.TCSANOW, modes)
+    except (OSError, termios.error):
+        """Whoever reads from it next says more."""
+
+
+@contextmanager
+def lent(keys_from: Input, modes: list[Any] | None) -> Iterator[None]:
+    """Within this context those modes are in force. prompt_toolkit by itself would leave IXON off."""
+    ours = modes_of(keys_from)
+    if modes is not None:
+        set_modes(keys_from, modes)
+    try:
+        yield
+    finally:
+        if ours is not None:
+            set_modes(keys_from, ours)
+
+
+def stop() -> None:
+    """Stops the job, as Ctrl-Z does; where there are no jobs, nothing."""
+    if hasattr(signal, "SIGTSTP"):
+        os.kill(0, signal.SIGTSTP)
