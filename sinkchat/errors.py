@@ -12,6 +12,7 @@
     │   ├── OutOfMemory
     │   ├── DeviceUnavailable
     │   ├── DeviceLost                 it failed in mid-work, and nothing more comes from it
+    │   ├── NotNumbers                 what it computes overflows
     │   └── CacheFull                  policy `dense` has no room left
     └── InputError                 5   what was piped in cannot be read
 
@@ -92,6 +93,10 @@ class DeviceUnavailable(ResourceError):
 
 
 class DeviceLost(ResourceError):
+    pass
+
+
+class NotNumbers(ResourceError):
     pass
 
 

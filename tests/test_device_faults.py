@@ -5,10 +5,13 @@ import copy
 import pytest
 import torch
 from faults import fail_after
+from streams import engine_for
 from test_session import MODEL, ended, held_text, session_of
 
+from sinkchat.cache.policy import EvictTokens
 from sinkchat.chat.events import TextDelta
-from sinkchat.errors import DeviceLost, OutOfMemory
+from sinkchat.engine.sampling import Greedy, Sampling
+from sinkchat.errors import DeviceLost, NotNumbers, OutOfMemory
 
 SAID = [f"message {number} of a long conversation" for number in range(1, 8)]
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
@@ -74,3 +77,33 @@ def test_a_device_that_fails_is_told_in_one_line_and_loses_no_word(session):
     assert session.said(session.latest).answer
     with pytest.raises(DeviceLost):
         ended(session, "once more")
+
+
+@pytest.mark.parametrize("sampler", [Greedy(), Sampling(top_p=0.9), Sampling(top_k=5), Sampling()])
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_logits_that_are_not_numbers_are_no_token(sampler, number):
+    engine = engine_for(MODEL, EvictTokens(1), capacity=64)
+    engine.feed(range(10))
+    numbers, engine.logits = engine.logits, engine.logits.clone()
+    engine.logits[7] = number
+    with pytest.raises(NotNumbers, match="computes in float32 overflows") as caught:
+        next(engine.generate(sampler, stop_ids=frozenset()))
+    assert caught.value.hint == "fetch the model again: sinkchat pull"
+    engine.logits = numbers.half()
+    engine.logits[7] = number
+    with pytest.raises(NotNumbers, match="computes in float16 overflows") as caught:
+        next(engine.generate(sampler, stop_ids=frozenset()))
+    assert caught.value.hint == "the same with --dtype float32"
+    engine.logits = numbers.clone()
+    engine.logits[7] = -float("inf")  # a word that must not be said: no fault
+    assert next(engine.generate(sampler, stop_ids=frozenset())).token >= 0
+
+
+def test_a_turn_that_overflows_is_taken_back(session, control):
+    head = session.engine.model.lm_head
+    broken = head.register_forward_hook(lambda module, inputs, logits: logits * float("inf"))
+    with pytest.raises(NotNumbers):
+        ended(session, "a message")
+    assert (session.state, session.latest) == (control.state, control.latest)
+    broken.remove()
+    assert ended(session, "and then").text == ended(control, "and then").text
