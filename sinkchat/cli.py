@@ -26,6 +26,7 @@ from sinkchat.terminal.asked.request import (
     Request,
     keeping_for,
     load_options_for,
+    processes_for,
     request_for,
     resumed,
     run_options_for,
@@ -146,6 +147,7 @@ def run(
     quant: Annotated[options.QuantName | None, options.Quant] = None,
     dtype: Annotated[Dtype | None, options.Dtype] = None,
     device: Annotated[str | None, options.Device] = None,
+    processes: Annotated[str | None, options.Processes] = None,
     revision: Annotated[str | None, options.Revision] = None,
     offline: Annotated[bool, options.Offline] = False,
     trust_remote_code: Annotated[bool, options.TrustRemoteCode] = False,
@@ -190,7 +192,8 @@ def run(
 
 def _run(world: _World, typed: Mapping[str, Chosen], written: Mapping[str, Chosen]) -> ExitStatus:
     """One run of what was typed, over what the conversation that goes on was, over what config.toml says."""
-    return as_one_of(world.environment.variables, lambda others: _converse(world, typed, written, others))
+    count = processes_for(settled(typed, written))
+    return as_one_of(count, world.environment.variables, lambda others: _converse(world, typed, written, others))
 
 
 def _converse(
@@ -222,15 +225,20 @@ def _chosen(context: typer.Context, environment: Environment) -> dict[str, Chose
 
 
 @app.command(cls=GroupedHelp)
-def resume(context: typer.Context, name: Annotated[str | None, options.Conversation] = None) -> Action:
+def resume(
+    context: typer.Context,
+    name: Annotated[str | None, options.Conversation] = None,
+    processes: Annotated[str | None, options.Processes] = None,
+) -> Action:
     """Go on with the latest conversation, or the named one, as if it had never stopped."""
     world = cast(_World, context.obj)
     written = read_config(world.environment.config_folder, keys_of(run))
+    typed = options.typed(context, world.environment.variables)
     if name is None:
-        return lambda: _run(world, {"continue_": Chosen(True, "resume", "flag")}, written)
+        return lambda: _run(world, typed | {"continue_": Chosen(True, "resume", "flag")}, written)
     if name not in sessions.store_of(world.environment):
         sessions.store_of(world.environment).summary(name)  # says what there is
-    return lambda: _run(world, {"session": Chosen(name, "resume", "flag")}, written)
+    return lambda: _run(world, typed | {"session": Chosen(name, "resume", "flag")}, written)
 
 
 @app.command(cls=GroupedHelp)

@@ -1,7 +1,10 @@
 """A model cut across two processes: the same numbers as in one, whatever is done to memory. gloo, on a CPU."""
 
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +167,38 @@ def test_saved_memory_holds_the_heads_of_all_processes_and_comes_back(
     assert in_two(tmp_path / "b", come_back) == [str(int(alone.engine.logits.argmax()))]
 
 
+def test_ctrl_c_in_the_middle_of_a_forward_leaves_all_in_step(saved: Callable[..., str], tmp_path: Path) -> None:
+    """As it does for a second Ctrl-C, which leaves: what is remembered is still to be saved then."""
+    name = saved()
+
+    def lead(followers: Followers, *, is_interrupted: bool) -> tuple[list[Tensor], bool]:
+        engine = engine_in_two(followers, name)
+        engine.feed(range(5, 25))
+        pressed = False
+        if is_interrupted:
+            hook = engine.model.model.layers[0].mlp.register_forward_hook(
+                lambda *_: os.kill(os.getpid(), signal.SIGINT)
+            )
+            try:
+                engine.feed(range(30, 34))
+            except KeyboardInterrupt:
+                pressed = True
+            hook.remove()
+            engine.pending.clear()
+        held = engine.image().cache.held
+        engine.feed(range(50, 60))
+        assert engine.logits is not None
+        return [*(tokens.keys for tokens in held), engine.logits], pressed
+
+    outcomes = []
+    for is_interrupted in (False, True):
+        (folder := tmp_path / str(is_interrupted)).mkdir()
+        outcomes.append(in_two(folder, partial(lead, is_interrupted=is_interrupted)))
+    (calm, _), (interrupted, pressed) = outcomes
+    assert pressed
+    assert all(torch.equal(one, other) for one, other in zip(calm, interrupted, strict=True))
+
+
 def refusal(name: str, options: LoadOptions) -> SinkchatError:
     with pytest.raises(SinkchatError) as caught:
         load_model(name, options)
@@ -178,7 +213,7 @@ def test_processes_that_cannot_share_the_heads_alike_are_refused(saved: Callable
     error = refusal(saved(num_attention_heads=8, num_key_value_heads=4), cut(3))
     assert isinstance(error, UsageError)
     assert error.message == "3 processes cannot share the 8 attention heads of model alike"
-    assert error.hint == "torchrun --nproc-per-node 2"
+    assert error.hint == "--processes 2"
     assert (
         refusal(saved(), cut(4)).message == "4 processes cannot share the 2 heads of keys and values of model alike"
     )

@@ -74,12 +74,12 @@ def device_of_rank(asked: str, ranks: Ranks) -> torch.device:
         )
     device = choose_device(asked)
     if device.type == "mps":
-        raise DeviceUnavailable("MPS devices cannot share a model", hint="one process, without torchrun")
+        raise DeviceUnavailable("MPS devices cannot share a model", hint="--processes 1")
     if device.type == "cuda":
         if ranks.count > torch.cuda.device_count():
             raise DeviceUnavailable(
                 f"{ranks.count} processes need as many CUDA devices, and {torch.cuda.device_count()} are visible",
-                hint=f"torchrun --nproc-per-node {torch.cuda.device_count()}",
+                hint=f"--processes {torch.cuda.device_count()}",
             )
         return torch.device("cuda", ranks.rank)
     return device

@@ -1,7 +1,7 @@
 """Where the parts of a model lie: on one device, on several and on disk, or cut across processes.
 
 Whole on one device is fastest for one stream, so a model is spread only where it does not fit, and cut only where
-`torchrun` has started several processes. Each way is a small class that says what it asks of transformers, and where
+several processes were asked for. Each way is a small class that says what it asks of transformers, and where
 things lie afterwards. Keys and values lie where their layer computes; the probe sees where that is.
 """
 
@@ -110,7 +110,7 @@ class Cut:
         if not plan:
             raise ModelError(
                 f"{name} cannot be cut across {self.ranks.count} processes: transformers has no plan for its layers",
-                hint="one process, without torchrun: --device auto spreads what does not fit",
+                hint="one process: --device auto spreads what does not fit",
             )
         heads = getattr(text, "num_attention_heads", None)
         kv_heads = getattr(text, "num_key_value_heads", None) or heads
@@ -119,7 +119,7 @@ class Cut:
             if by_heads and isinstance(number, int) and number % self.ranks.count:
                 raise UsageError(
                     f"{self.ranks.count} processes cannot share the {number} {what} of {name} alike",
-                    hint=f"torchrun --nproc-per-node {_largest_divisor(number, self.ranks.count)}",
+                    hint=f"--processes {_largest_divisor(number, self.ranks.count)}",
                 )
 
 

@@ -5,8 +5,11 @@ positions nor policies: they append, drop and turn as they are told. So there is
 order of what is done, and that is the order of the words on the link.
 """
 
-from collections.abc import Iterator, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,6 +19,8 @@ from sinkchat.cache.forward import Forward
 from sinkchat.cache.storage import KeysValues, Storage
 from sinkchat.parallel.exchange import collected, dealt
 from sinkchat.parallel.link import Followers
+
+_HELD_BACK = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class LeadingForward(Forward):
@@ -32,8 +37,7 @@ class LeadingForward(Forward):
     def __call__(
         self, input_ids: Tensor, position_ids: Tensor, cache: SinkCache, *, logits_to_keep: int = 1
     ) -> Tensor:
-        self._followers.tell("forward", input_ids.tolist(), position_ids.tolist(), logits_to_keep)
-        with _together(self._followers):
+        with _together(self._followers, "forward", input_ids.tolist(), position_ids.tolist(), logits_to_keep):
             return super().__call__(input_ids, position_ids, cache, logits_to_keep=logits_to_keep)
 
 
@@ -60,34 +64,33 @@ class DividedStorage:
         return self._own.layers
 
     def clear(self, pinned: int, *, left: int = 0) -> None:
-        self._followers.tell("clear", pinned, left)
-        self._own.clear(pinned, left=left)
+        with _together(self._followers, "clear", pinned, left):
+            self._own.clear(pinned, left=left)
 
     def append(self, count: int) -> None:
-        self._followers.tell("append", count)
-        self._own.append(count)
+        with _together(self._followers, "append", count):
+            self._own.append(count)
 
     def cut(self, count: int) -> None:
-        self._followers.tell("cut", count)
-        self._own.cut(count)
+        with _together(self._followers, "cut", count):
+            self._own.cut(count)
 
     def drop(self, count: int) -> None:
-        self._followers.tell("drop", count)
-        self._own.drop(count)
+        with _together(self._followers, "drop", count):
+            self._own.drop(count)
 
     def read(self, start: int, stop: int) -> list[KeysValues]:
         """As `Storage` says; the heads of rank 0 come first."""
         own = self._own.read(start, stop)
         if start == stop:
             return own
-        self._followers.tell("hand_in", start, stop)
-        with _together(self._followers):
+        with _together(self._followers, "hand_in", start, stop):
             return collected(own)
 
     def write(self, start: int, tokens: Sequence[KeysValues]) -> None:
         if count := tokens[0].keys.shape[2]:
-            self._followers.tell("write", start, count)
-            self._own.write(start, self._dealt(tokens))
+            with _together(self._followers, "write", start, count):
+                self._own.write(start, self._dealt(tokens))
 
     def place(self, pinned: Sequence[KeysValues], distance: int) -> None:
         """As `Storage` says. The tokens go to the others once; from then on only how far they are moved."""
@@ -95,25 +98,50 @@ class DividedStorage:
         if not count:
             return
         if pinned is not self._placed:
-            self._followers.tell("keep", count)
-            self._own_pinned, self._placed = self._dealt(pinned), pinned
-        self._followers.tell("place", distance)
-        self._own.place(self._own_pinned, distance)
+            with _together(self._followers, "keep", count):
+                self._own_pinned, self._placed = self._dealt(pinned), pinned
+        with _together(self._followers, "place", distance):
+            self._own.place(self._own_pinned, distance)
 
     def turn(self, start: int, stop: int, distance: int) -> None:
-        self._followers.tell("turn", start, stop, distance)
-        self._own.turn(start, stop, distance)
+        with _together(self._followers, "turn", start, stop, distance):
+            self._own.turn(start, stop, distance)
 
     def _dealt(self, tokens: Sequence[KeysValues]) -> list[KeysValues]:
-        with _together(self._followers):
-            return dealt(tokens, self._own.read(0, 0))
+        return dealt(tokens, self._own.read(0, 0))
 
 
 @contextmanager
-def _together(followers: Followers) -> Iterator[None]:
-    """Within this context all processes compute. One that fails leaves the others in the middle: it is the end."""
-    try:
+def _together(followers: Followers, *order: Any) -> Iterator[None]:
+    """Gives `order` to the others; within this context this process does its own part of it.
+
+    One that fails leaves the others in the middle: it is the end. What a signal would raise waits, or it would do so.
+    """
+    with _signals_held_back():
+        followers.tell(*order)
+        try:
+            yield
+        except RuntimeError as error:
+            reason, _, _ = str(error).partition("\n")
+            raise followers.lost(f"process 0 of {followers.ranks.count} (counted from 0) failed: {reason}") from error
+
+
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Within this context no handler of a signal runs; at its end those do whose signal came."""
+    if threading.current_thread() is not threading.main_thread():  # no other runs any
         yield
-    except RuntimeError as error:
-        reason, _, _ = str(error).partition("\n")
-        raise followers.lost(f"process 0 of {followers.ranks.count} (counted from 0) failed: {reason}") from error
+        return
+    came: list[int] = []
+    before: dict[int, Callable[[int, FrameType | None], object]] = {}
+    try:
+        for number in _HELD_BACK:
+            if callable(handler := signal.getsignal(number)):
+                before[number] = handler
+                signal.signal(number, lambda number, frame: came.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            before[number](number, None)

@@ -43,7 +43,9 @@ class Followers:
         self._listener = Listener(str(_freed(ranks)), "AF_UNIX", backlog=ranks.count)
         self._links: dict[int, Connection] = {}
         self._have_met = threading.Event()
+        """or never will"""
         self._is_lost = threading.Event()
+        self._losing = threading.Lock()
         self._has_ended = threading.Event()
         self._is_interrupted = False
         self._is_leaving = False
@@ -56,7 +58,7 @@ class Followers:
         if not self._have_met.wait(MEETING_SECONDS):
             raise DeviceLost(
                 f"only {len(self._links) + 1} of {self.ranks.count} processes have started",
-                hint="unset RANK WORLD_SIZE, for a process on its own",
+                hint="--processes 1, with RANK and WORLD_SIZE unset, for a process on its own",
             )
         if self._is_lost.is_set():
             raise self.lost()
@@ -73,6 +75,19 @@ class Followers:
             self._reason or otherwise, hint="start again: what was said until here is saved with the conversation"
         )
 
+    def lose(self, rank: int, why: str) -> None:
+        """Ends this process because `rank` is gone: as orderly as it can be. For a thread that has heard of it."""
+        with self._losing:
+            if self._has_ended.is_set() or self._is_lost.is_set():
+                return
+            self._reason = f"process {rank} of {self.ranks.count} (counted from 0) {why}"
+            self._is_lost.set()
+            self._have_met.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        if not self._has_ended.wait(GRACE_SECONDS):  # it waits for a device that waits for one that is gone
+            _restore_terminal(self._modes)
+            _leave_at_once(f"error: {self._reason}\n", ExitStatus.RESOURCE)
+
     def __enter__(self) -> "Followers":
         if self.ranks.is_elastic:
             # Ctrl-C reaches torchrun alone, which hands it on and then kills whoever is still there.
@@ -86,11 +101,12 @@ class Followers:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self._is_leaving = True
-        if isinstance(error, SystemExit) and not self._is_interrupted:
+        if self.ranks.is_elastic and isinstance(error, SystemExit) and not self._is_interrupted:
             self._is_lost.wait(_MOMENT_SECONDS / 2)  # torchrun ends all when one has died: it may be quicker
-        is_lost = self._is_lost.is_set()
-        self._has_ended.set()
-        for link in self._links.values():
+        with self._losing:
+            is_lost = self._is_lost.is_set()
+            self._has_ended.set()
+        for link in list(self._links.values()):
             with suppress(OSError):
                 link.send(_SAY_NO_MORE)
         self._listener.close()
@@ -113,24 +129,8 @@ class Followers:
             self._have_met.set()
             ranks = {link: rank for rank, link in self._links.items()}
             gone = wait(list(ranks))
-            for link in self._links.values():
-                if link in gone:
-                    self._lose(ranks[link], link)
-                    return
-
-    def _lose(self, rank: int, link: Connection) -> None:
-        """Ends this process because `rank` is gone: as orderly as it can be."""
-        why = "ended unexpectedly"
-        with suppress(OSError, EOFError):
-            why = f"failed: {link.recv()}"
-        if self._has_ended.is_set():
-            return
-        self._reason = f"process {rank} of {self.ranks.count} (counted from 0) {why}"
-        self._is_lost.set()
-        os.kill(os.getpid(), signal.SIGTERM)
-        if not self._has_ended.wait(GRACE_SECONDS):  # it waits for a device that waits for one that is gone
-            _restore_terminal(self._modes)
-            _leave_at_once(f"error: {self._reason}\n", ExitStatus.RESOURCE)
+            link = next(link for link in self._links.values() if link in gone)
+            self.lose(ranks[link], _last_words(link))
 
     def _leave_on_interrupt(self) -> None:
         signal.sigwait({signal.SIGINT})
@@ -201,6 +201,13 @@ class Leader:
         self._has_ended.set()
         time.sleep(GRACE_SECONDS)
         os._exit(ExitStatus.OK)
+
+
+def _last_words(link: Connection) -> str:
+    """Why the process at its other end is gone, as far as it has said so."""
+    with suppress(OSError, EOFError):
+        return f"failed: {link.recv()}"
+    return "ended unexpectedly"
 
 
 def _freed(ranks: Ranks) -> Any:

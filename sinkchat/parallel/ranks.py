@@ -1,4 +1,4 @@
-"""Which of several processes this is: `torchrun` starts them alike, and tells each its number in variables.
+"""Which of several processes this is: whoever starts them, ourselves or `torchrun`, tells each in variables.
 
 All are on one machine, and each holds a part of every layer (tensor parallelism, arXiv 1909.08053).
 """
@@ -34,7 +34,7 @@ class Ranks:
         if int(variables.get("LOCAL_WORLD_SIZE", count)) != count:
             raise UsageError(
                 f"{count} processes on more than one machine: a model is cut across the devices of one",
-                hint="torchrun --nproc-per-node 2 -m sinkchat run MODEL",
+                hint="sinkchat run MODEL --processes 2",
             )
         return cls(rank, count, str(port), is_elastic="TORCHELASTIC_RUN_ID" in variables)
 

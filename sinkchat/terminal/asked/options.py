@@ -87,6 +87,7 @@ SystemFile = _option("--system-file", "FILE", MODEL, "System prompt from a file.
 Quant = _option("--quant", None, MODEL, "Quantisation; what auto chose is printed.")
 Dtype = _option("--dtype", None, MODEL, "Precision of the weights that are not quantised.")
 Device = _option("--device", "auto|cuda[:N]|mps|cpu", MODEL, "Where the model runs.")
+Processes = _option("--processes", "N", MODEL, "Cut the model across N processes, one a CUDA device (1).")
 Revision = _option("--revision", "NAME", MODEL, "Branch, tag or commit on the Hub.")
 NoCompile = _option("--no-compile", None, MODEL, "Decode by the model's own code, slower, with nothing compiled.")
 Offline = _option("--offline", None, MODEL, "Use only what is on this machine.")

@@ -154,6 +154,12 @@ def run_options_for(chosen: Mapping[str, Chosen], *, accessible: bool) -> RunOpt
     )
 
 
+def processes_for(chosen: Mapping[str, Chosen]) -> int:
+    """Among how many processes the model is to be shared. Raises UsageError for no such number."""
+    given = chosen.get("processes")
+    return 1 if given is None else _whole_number(given, at_least=1)
+
+
 def load_options_for(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
     """The fields of `LoadOptions` that were given."""
     options = _picked(chosen, LOAD_OPTIONS)
