@@ -37,7 +37,7 @@ def why_not_banded(model: nn.Module, layouts: Sequence[LayerLayout], *, capacity
     except CannotBand as reason:
         return str(reason)
     if not difference <= TOLERANCE[next(model.parameters()).dtype]:
-        return f"its attention does more than the band (logits differ by {difference:.1%} of their spread)"
+        return f"read many at once, its logits differ by {difference:.1%} of their spread"
     return ""
 
 
