@@ -21,7 +21,7 @@ from sinkchat.terminal.asked.config import Key, keys_of
 from sinkchat.terminal.asked.options import GroupedHelp
 from sinkchat.terminal.environment import Environment
 from sinkchat.terminal.lab.bench import Asked, bench, expect, measure
-from sinkchat.terminal.lab.running import Tell
+from sinkchat.terminal.lab.running import Output, Tell
 
 SUBJECT = Subject("Tiny-1", "none", "bfloat16", "cpu", 2, weight_bytes=200 << 20, kv_bytes_per_token=20 << 10)
 PLAN = Plan(cache_sizes=(256, 1024, 4096), rounds=3, tokens=4, windows=4, turns=9)
@@ -155,7 +155,7 @@ def test_what_was_measured_is_written_whatever_ends_it() -> None:
 
 
 def test_json_carries_every_figure_with_its_spread() -> None:
-    found = json.loads(written(ScriptedLab(), Asked(as_json=True)))
+    found = json.loads(written(ScriptedLab(), Asked(output=Output(as_json=True))))
     assert found["subject"]["model"] == "Tiny-1"
     assert found["plan"]["cache_sizes"] == [256, 1024, 4096]
     assert found["copy_bandwidth"] == {"median": 13e9, "least": 11e9, "most": 13e9, "count": 9}
@@ -200,10 +200,21 @@ def looked_up(asked: Asked) -> str:
 def test_a_dry_run_tells_what_the_bandwidth_allows() -> None:
     assert looked_up(ASKED) == EXPECTED
     assert f"{21e9 / ((200 + 5) << 20):.1f} tok/s" in EXPECTED
-    found = json.loads(looked_up(Asked(bandwidth=42e9, plan={"cache_sizes": (512,)}, as_json=True)))
+    found = json.loads(looked_up(Asked(bandwidth=42e9, plan={"cache_sizes": (512,)}, output=Output(as_json=True))))
     assert [size["cache_size"] for size in found["sizes"]] == [512]
     assert found["sizes"][0]["tokens_per_s"] == pytest.approx(42e9 / (210 << 20))
     assert found["copy_bandwidth"]["median"] == 42e9
+
+
+def test_a_dry_run_that_is_stopped_tells_of_the_copies_so_far() -> None:
+    class Stopped(ScriptedLab):
+        def bandwidth(self, device: str, rounds: int) -> Iterator[float]:
+            yield 21e9
+            raise KeyboardInterrupt
+
+    stdout, world = io.StringIO(), io.BytesIO()
+    assert expect(environment(world, stdout=stdout), ASKED, Stopped()) is ExitStatus.INTERRUPTED
+    assert stdout.getvalue() == EXPECTED.replace("21.0 (20.0–22.0)", "21.0")
 
 
 @dataclass(frozen=True)
@@ -271,8 +282,8 @@ def test_a_small_model_is_measured_and_drawn(folder: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--cache-size", "256,x"], "--cache-size x is no number of tokens"),
-        (["--cache-size", "0"], "--cache-size 0 is no number of tokens"),
+        (["--cache-size", "256,x"], "--cache-size x is not a whole number from 1 up"),
+        (["--cache-size", "0"], "--cache-size 0 is not a whole number from 1 up"),
         (["--bandwidth", "100"], "--bandwidth states what --dry-run would measure"),
         (["--dry-run", "--peers"], "--dry-run measures nothing for --peers"),
         (["--dry-run", "--plot", "a.png"], "--dry-run measures nothing for --plot"),

@@ -13,15 +13,24 @@ import typer
 from sinkchat.errors import ExitStatus, UsageError
 from sinkchat.terminal.asked import options
 from sinkchat.terminal.environment import Environment
-from sinkchat.terminal.lab.options import Plot, chosen_for, environment_of, measuring, subject_for
+from sinkchat.terminal.lab.options import (
+    Plot,
+    Subject,
+    chosen_for,
+    environment_of,
+    given,
+    measuring,
+    subject_for,
+    whole_numbers,
+)
 from sinkchat.terminal.lab.running import Action, Dtype, Output, Tell, Watch, run
-from sinkchat.terminal.screen import Beside
-from sinkchat.terminal.table import write_json
 
 if TYPE_CHECKING:
     from sinkchat.lab.bench.bench import Sample
-    from sinkchat.lab.bench.report import Report
+    from sinkchat.lab.bench.report import Report, Roofline
+    from sinkchat.lab.bench.report import Subject as Measured
     from sinkchat.lab.bench.start import Expected, Started
+    from sinkchat.lab.bench.timing import Spread
 
 ROUNDS_OF_COPIES = 5
 
@@ -39,14 +48,12 @@ Bandwidth = measuring("--bandwidth", "GB/S", "With --dry-run: of a device that n
 class Asked:
     """What is to be measured. A mapping holds only what was chosen."""
 
-    model: str | None = None
-    load: Mapping[str, Any] = field(default_factory=dict)
+    subject: Subject = field(default_factory=Subject)
     plan: Mapping[str, Any] = field(default_factory=dict)
     peers: bool = False
     bandwidth: float | None = None
     """bytes a second"""
-    as_json: bool = False
-    plot: Path | None = None
+    output: Output = field(default_factory=Output)
 
 
 class Lab(Protocol):
@@ -66,13 +73,14 @@ class RealLab:
         progress("starting")
         from sinkchat.lab.bench.start import start_bench
 
-        return start_bench(_model(asked), asked.load, asked.plan, peers=asked.peers, progress=progress)
+        name, load = asked.subject.name, asked.subject.load
+        return start_bench(name, load, asked.plan, peers=asked.peers, progress=progress)
 
     def expect(self, asked: Asked, progress: Tell) -> "Expected":
         from sinkchat.lab.bench.start import expected, expected_elsewhere
 
         look = expected if asked.bandwidth is None else expected_elsewhere
-        return look(_model(asked), asked.load, progress=progress)
+        return look(asked.subject.name, asked.subject.load, progress=progress)
 
     def bandwidth(self, device: str, rounds: int) -> Iterator[float]:
         from sinkchat.lab.bench.start import measured_bandwidth
@@ -106,17 +114,13 @@ def bench(
 ) -> Action:
     """Measure speed and memory: empty, full, long after the first eviction, and against other ways to go on."""
     environment = environment_of(context)
-    sizes = _sizes(cache_size)
-    chosen = {"cache_sizes": sizes, "rounds": rounds, "tokens": tokens, "windows": windows, "turns": turns}
-    subject = subject_for(chosen_for(context))
+    sizes = whole_numbers("--cache-size", cache_size, at_least=1, example="256,1024")
     asked = Asked(
-        model=subject.model,
-        load=subject.load,
-        plan={name: value for name, value in chosen.items() if value is not None},
+        subject=subject_for(chosen_for(context)),
+        plan=given(cache_sizes=tuple(sorted(sizes)), rounds=rounds, tokens=tokens, windows=windows, turns=turns),
         peers=peers,
         bandwidth=None if bandwidth is None else bandwidth * 1e9,
-        as_json=as_json,
-        plot=plot,
+        output=Output(as_json, plot),
     )
     if not dry_run:
         if bandwidth is not None:
@@ -129,7 +133,7 @@ def bench(
 
 def measure(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStatus:
     """Measures, and writes what was measured, however it ends."""
-    return run(Bench(asked, lab), Output(asked.as_json, asked.plot), environment)
+    return run(Bench(asked, lab), asked.output, environment)
 
 
 class Bench:
@@ -174,43 +178,48 @@ class Bench:
 
 def expect(environment: Environment, asked: Asked, lab: Lab = REAL) -> ExitStatus:
     """Writes what a bandwidth allows: the one that was stated, else this machine's."""
-    from sinkchat.lab.bench.report import roofline
-    from sinkchat.lab.bench.timing import spread
-    from sinkchat.terminal.lab.bench_table import write_expected
-
-    beside = Beside.on(environment.stderr, environment)
-    try:
-        found = lab.expect(asked, beside.status)
-        measured = [asked.bandwidth] if asked.bandwidth is not None else []
-        if not measured:
-            beside.status("copying")
-            measured = list(lab.bandwidth(found.subject.device, ROUNDS_OF_COPIES))
-    finally:
-        beside.erase_status()
-    bandwidth = spread(measured)
-    sizes = asked.plan.get("cache_sizes", found.cache_sizes)
-    rooflines = {size: roofline(found.subject, size, bandwidth.median) for size in sizes}
-    if asked.as_json:
-        told = [{"cache_size": size, **asdict(one)} for size, one in rooflines.items()]
-        told_of = {"subject": asdict(found.subject), "copy_bandwidth": asdict(bandwidth)}
-        write_json(told_of | {"sizes": told}, environment.stdout)
-    else:
-        write_expected(found.subject, bandwidth, rooflines, environment)
-    return ExitStatus.OK
+    return run(Expectation(asked, lab), asked.output, environment)
 
 
-def _model(asked: Asked) -> str:
-    from sinkchat.models.sources import DEFAULT_MODEL
+class Expectation:
+    """The copies so far, and what they allow."""
 
-    return DEFAULT_MODEL if asked.model is None else asked.model
+    resumption = ""
 
+    def __init__(self, asked: Asked, lab: Lab) -> None:
+        self._asked, self._lab = asked, lab
+        self._found: Expected | None = None
+        self._bandwidths = [] if asked.bandwidth is None else [asked.bandwidth]
 
-def _sizes(texts: list[str] | None) -> tuple[int, ...] | None:
-    """`--cache-size 256,1024 --cache-size 4096` as numbers, each once, ascending."""
-    if not texts:
-        return None
-    words = [word.strip() for text in texts for word in text.split(",")]
-    for word in words:
-        if not (word.isascii() and word.isdecimal()) or int(word) < 1:
-            raise UsageError(f"--cache-size {word} is no number of tokens", hint="--cache-size 256,1024")
-    return tuple(sorted({int(word) for word in words}))
+    def measure(self, watch: Watch) -> None:
+        self._found = self._lab.expect(self._asked, watch.tell)
+        if not self._bandwidths:
+            watch.tell("copying")
+            self._bandwidths.extend(self._lab.bandwidth(self._found.subject.device, ROUNDS_OF_COPIES))
+
+    @property
+    def has_figures(self) -> bool:
+        return self._found is not None and bool(self._bandwidths)
+
+    @property
+    def _figures(self) -> "tuple[Measured, Spread, dict[int, Roofline]]":
+        from sinkchat.lab.bench.report import roofline
+        from sinkchat.lab.bench.timing import spread
+
+        assert self._found is not None  # there are figures
+        subject, bandwidth = self._found.subject, spread(self._bandwidths)
+        sizes = self._asked.plan.get("cache_sizes", self._found.cache_sizes)
+        return subject, bandwidth, {size: roofline(subject, size, bandwidth.median) for size in sizes}
+
+    def record(self) -> Any:
+        subject, bandwidth, rooflines = self._figures
+        sizes = [{"cache_size": size, **asdict(one)} for size, one in rooflines.items()]
+        return {"subject": asdict(subject), "copy_bandwidth": asdict(bandwidth), "sizes": sizes}
+
+    def write(self, environment: Environment) -> None:
+        from sinkchat.terminal.lab.bench_table import write_expected
+
+        write_expected(*self._figures, environment)
+
+    def draw(self, path: Path) -> None:
+        """There is nothing to draw: `--dry-run` takes no --plot."""
