@@ -136,9 +136,9 @@ class Compilation:
         with tempfile.TemporaryFile() as told, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             command = [sys.executable, "-c", _program(), str(folder)]
             # A group of its own, so that it can be stopped with all it has started; in our session, so that the
-            # kernel ends it, even stopped, when we are gone. Before Python 3.11 only a session can be asked for.
+            # kernel ends it, even stopped, when we are gone. Python 3.10 knows no word for that yet.
             group: dict[str, Any] = (
-                {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
+                {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}
             )
             env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": scratch}  # what is left there is of no use to anybody
             if (cxx := cxx_compiler()) is not None:
