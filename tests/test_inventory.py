@@ -203,6 +203,7 @@ def test_show_says_what_the_model_itself_caches_and_holds(folder: Path) -> None:
     assert found["kv_bytes_per_token"] != 2 * by_formula  # that of all heads, without grouping
     assert (found["layers"], found["heads"], found["kv_heads"], found["head_dim"]) == (2, 4, [2], [16])
     assert (found["trained"], found["window"], found["largest_cache"], found["stored"]) == (4096, None, 4096, "none")
+    assert found["processes"] == [1, 2]
     caches, free = found["caches"], found["free"]
     assert [cache["choice"] for cache in caches] == ["256", "512", "1024", "2048", "4096"]
     assert [cache["nbytes"] for cache in caches] == [by_formula * size for size in (256, 512, 1024, 2048, 4096)]
@@ -229,6 +230,7 @@ def test_show_in_words(folder: Path) -> None:
         "attention     2 layers, 4 heads, 2 KV heads of 16",
         "trained on    4,096 positions",
         "window        none: every layer sees all",
+        "processes     2 can share it (--processes)",
         "stored        whole weights",
         "template      found, and it streams",
         "KV per token  256 bytes in bfloat16",

@@ -12,10 +12,12 @@ from test_models_shipped import in_fp8
 
 from sinkchat.chat.options import MemoryOptions
 from sinkchat.chat.start import build_engine
+from sinkchat.errors import UsageError
 from sinkchat.models.description import Description, Way, describe
 from sinkchat.models.loading import LoadOptions, load_model
 from sinkchat.models.quantization import METHODS
 from sinkchat.models.speeds import speed_of
+from sinkchat.parallel.ranks import Ranks
 
 CPU = torch.device("cpu")
 
@@ -49,6 +51,10 @@ def test_a_checkpoint_that_comes_quantised_is_shown_as_the_one_way_it_has(tmp_pa
     found = ways(tmp_path / "shipped")
     assert list(found) == [quant]
     assert (found[quant].nbytes, found[quant].is_auto) == (bytes_of(first.model), True)
+    assert described(tmp_path / "whole").processes == (1, 2)
+    assert described(tmp_path / "shipped").processes == (1,)
+    with pytest.raises(UsageError):
+        load_model(str(tmp_path / "shipped"), LoadOptions(device="cpu", ranks=Ranks(0, 2, "none")))
 
 
 def test_fp8_is_shown_with_the_bytes_it_is_opened_to(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from in_processes import in_two
 from tiny import tiny_model, tiny_tokenizer
 from torch import Tensor
+from transformers import AutoConfig
 
 from sinkchat.chat.events import TextDelta
 from sinkchat.chat.options import MemoryOptions
@@ -22,7 +23,9 @@ from sinkchat.chat.start import build_engine, start_session
 from sinkchat.engine.engine import Engine
 from sinkchat.engine.segment import Segment
 from sinkchat.errors import ModelError, SinkchatError, UsageError
+from sinkchat.lab.families.configs import STREAMING
 from sinkchat.models.loading import LoadOptions, load_model
+from sinkchat.models.spread import Cut, process_counts
 from sinkchat.parallel.link import Followers
 from sinkchat.parallel.ranks import Ranks
 
@@ -31,6 +34,11 @@ MEMORY = MemoryOptions(cache_size=24, sinks=4, evict="token")
 POSITIONS = 64
 """so few that the window is turned back again and again"""
 MORE = ("qwen3", "gpt_neox")
+ANY = ("phi3", "phi3, longrope", "phi4, partial", "olmo2", "olmo3")
+COUNTS = dict.fromkeys(ANY) | dict.fromkeys(("phi", "gptj", "codegen", "deepseek_v2", "deepseek_v3"), (1, 2, 4))
+"""how many processes can share a model of a family that has a plan, where that is not 1 or 2; None: any number"""
+WHOLE = ("mpt", "falcon", "falcon, new", "falcon, alibi", "stablelm", "bloom", "gpt_oss")
+"""families without a plan for their layers"""
 
 
 @pytest.fixture
@@ -95,6 +103,23 @@ def test_two_processes_compute_what_one_does_whatever_happens_to_memory(
     in_one = story(build_engine(load_model(name, FLOAT32), MEMORY))
     together = in_two(tmp_path, lambda followers: story(engine_in_two(followers, name)))
     assert max(apart(in_one, together).values()) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", STREAMING)
+def test_every_family_computes_the_same_in_two_processes_or_is_refused(tmp_path: Path, family: str) -> None:
+    model = tiny_model(family, 3)
+    model.save_pretrained(tmp_path / "model")
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    name = str(tmp_path / "model")
+    if family in WHOLE:
+        assert process_counts(model.config) == (1,)
+        assert refusal(name, cut(2)).message.endswith("transformers has no plan for its layers")
+        return
+    assert process_counts(model.config) == COUNTS.get(family, (1, 2))
+    in_one = story(build_engine(load_model(name, FLOAT32), MEMORY))
+    together = in_two(tmp_path, lambda followers: story(engine_in_two(followers, name)))
+    assert max(apart(in_one, together).values()) < 1e-4
 
 
 def test_the_comparison_sees_pinned_keys_that_one_process_does_not_move(
@@ -213,9 +238,49 @@ def test_processes_that_cannot_share_the_heads_alike_are_refused(saved: Callable
     error = refusal(saved(num_attention_heads=8, num_key_value_heads=4), cut(3))
     assert isinstance(error, UsageError)
     assert error.message == "3 processes cannot share the 8 attention heads of model alike"
-    assert error.hint == "--processes 2"
+    assert error.hint == "--processes 2 or 4"
     assert (
         refusal(saved(), cut(4)).message == "4 processes cannot share the 2 heads of keys and values of model alike"
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "changed", "counts"),
+    [
+        ("llama", {"num_attention_heads": 8, "num_key_value_heads": 4}, [1, 2, 4]),
+        ("llama", {"hidden_size": 144, "num_attention_heads": 9, "num_key_value_heads": 3}, [1, 3]),
+        ("llama", {"num_attention_heads": 8, "num_key_value_heads": 1}, [1]),
+        ("phi3", {}, [1, 2, 3, 4, 5, 6, 7, 8]),
+        ("deepseek_v3", {"moe_intermediate_size": 24}, [1, 3]),
+        ("mpt", {}, [1]),
+        ("gpt_oss", {}, [1]),
+    ],
+)
+def test_the_numbers_of_processes_that_show_names_are_those_that_can_be_had(
+    family: str, changed: dict[str, int], counts: list[int]
+) -> None:
+    model_type, settings = STREAMING[family]
+    config = AutoConfig.for_model(model_type, **settings(2) | changed)
+
+    def can_be_had(count: int) -> bool:
+        try:
+            Cut(Ranks(0, count, "none"), torch.device("cpu")).check(config, "model")
+        except SinkchatError:
+            return False
+        return True
+
+    said = process_counts(config)
+    assert [count for count in range(1, 9) if said is None or count in said] == counts
+    assert [1, *(count for count in range(2, 9) if can_be_had(count))] == counts
+
+
+def test_a_number_that_can_be_had_is_named(saved: Callable[..., str]) -> None:
+    ninths = {"hidden_size": 144, "num_attention_heads": 9, "num_key_value_heads": 3}
+    assert refusal(saved(**ninths), cut(2)).hint == "--processes 3"
+    error = refusal(saved(num_key_value_heads=1), cut(2))
+    assert (error.message, error.hint) == (
+        "2 processes cannot share the 1 heads of keys and values of model alike",
+        "one process",
     )
 
 

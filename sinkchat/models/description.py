@@ -29,6 +29,7 @@ from sinkchat.models.quantization import choose_quantization, methods_on
 from sinkchat.models.shipped import shipped_method
 from sinkchat.models.sources import Fetching, Located, find_source
 from sinkchat.models.speeds import MEASURED_ON, speed_of
+from sinkchat.models.spread import process_counts
 
 SMALLEST_CACHE = 256
 LARGEST_CACHE = 32_768
@@ -77,6 +78,8 @@ class Description:
     kv_heads: tuple[int, ...]
     """each number that some layer has; empty where the model cannot be asked without its weights"""
     head_dim: tuple[int, ...]
+    processes: tuple[int, ...] | None
+    """how many can share it; None: any number"""
     stored: str
     """how the weights are quantised on disk, or "none\""""
     dtype: str
@@ -129,6 +132,7 @@ def describe(
         heads=getattr(text, "num_attention_heads", None),
         kv_heads=tuple(sorted({one.heads for one in layouts})),
         head_dim=tuple(sorted({one.key_width for one in layouts})),
+        processes=(1,) if shipped_quantization(config) else process_counts(config),
         stored=_stored(located, config),
         dtype=dtype_name(dtype),
         device=str(device),

@@ -5,6 +5,7 @@ several processes were asked for. Each way is a small class that says what it as
 things lie afterwards. Keys and values lie where their layer computes; the probe sees where that is.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from sinkchat.parallel.ranks import Ranks
 DeviceMap = Mapping[str, str | int]
 """accelerate's: which module lies where; "disk" is read from the checkpoint each time"""
 
-_KEYS = ("k_proj", "qkv_proj", "query_key_value")
+_KEYS = ("k_proj", "kv_b_proj", "qkv_proj", "query_key_value")
 _SHARE = 0.9
 """of what is free, for weights; the rest is for keys, values and what is in between"""
 
@@ -105,22 +106,48 @@ class Cut:
 
     def check(self, config: PreTrainedConfig, name: str) -> None:
         """Raises where the model cannot be cut so."""
-        text = config.get_text_config(decoder=True)
-        plan = getattr(text, "base_model_tp_plan", None)
-        if not plan:
+        shared = _to_share(config)
+        if shared is None:
             raise ModelError(
                 f"{name} cannot be cut across {self.ranks.count} processes: transformers has no plan for its layers",
                 hint="one process: --device auto spreads what does not fit",
             )
-        heads = getattr(text, "num_attention_heads", None)
-        kv_heads = getattr(text, "num_key_value_heads", None) or heads
-        by_heads = any(key.endswith(_KEYS) and style == "colwise" for key, style in plan.items())
-        for number, what in ((heads, "attention heads"), (kv_heads, "heads of keys and values")):
-            if by_heads and isinstance(number, int) and number % self.ranks.count:
+        others = (process_counts(config) or ())[1:]
+        for what, number in shared.items():
+            if number % self.ranks.count:
                 raise UsageError(
                     f"{self.ranks.count} processes cannot share the {number} {what} of {name} alike",
-                    hint=f"--processes {_largest_divisor(number, self.ranks.count)}",
+                    hint=f"--processes {' or '.join(map(str, others))}" if others else "one process",
                 )
+
+
+def process_counts(config: PreTrainedConfig) -> tuple[int, ...] | None:
+    """How many processes can share a model, 1 among them; None: any number."""
+    shared = _to_share(config)
+    if shared is None:
+        return (1,)
+    if not shared:
+        return None
+    common = math.gcd(*shared.values())
+    return tuple(count for count in range(1, common + 1) if common % count == 0)
+
+
+def _to_share(config: PreTrainedConfig) -> dict[str, int] | None:
+    """What the plan of a family divides alike among processes, as numbers; None where it has none for layers."""
+    text = config.get_text_config(decoder=True)
+    plan: Mapping[str, str] = getattr(text, "base_model_tp_plan", None) or {}
+    if not any("*" in module for module in plan):  # for some families it names the embedding alone
+        return None
+    shared: dict[str, Any] = {}
+    if any(module.endswith(_KEYS) and style == "colwise" for module, style in plan.items()):
+        heads = text.num_attention_heads
+        shared["attention heads"] = heads
+        shared["heads of keys and values"] = getattr(text, "num_key_value_heads", None) or heads
+    if any("experts" in module for module in plan):
+        width = getattr(text, "moe_intermediate_size", None) or getattr(text, "intermediate_size", None)
+        # torch multiplies them together, at addresses that 16 bytes divide
+        shared["groups of 8 columns in an expert"] = width // 8 if isinstance(width, int) else None
+    return {what: number for what, number in shared.items() if isinstance(number, int)}
 
 
 def place(
@@ -199,7 +226,3 @@ def _name(place: Any) -> str:
 
 def _at(where: str) -> str:
     return f"in {where}" if where == "memory" else f"on {where}"
-
-
-def _largest_divisor(number: int, below: int) -> int:
-    return max(count for count in range(1, below) if number % count == 0)

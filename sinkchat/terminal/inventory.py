@@ -140,10 +140,20 @@ def _facts(model: "Description", template: str) -> list[tuple[str, ...]]:
         ("attention", ", ".join(heads)),
         ("trained on", "not said" if model.trained is None else f"{model.trained:,} positions"),
         ("window", "none: every layer sees all" if model.window is None else f"{model.window:,} in every layer"),
+        ("processes", _processes(model.processes)),
         ("stored", "whole weights" if model.stored == "none" else f"{model.stored} weights"),
         ("template", template),
         ("KV per token", "not known before it is loaded" if kv is None else f"{kv:,} bytes in {model.dtype}"),
     ]
+
+
+def _processes(counts: Sequence[int] | None) -> str:
+    """What `--processes` may be."""
+    if counts is None:
+        return "any number can share it (--processes)"
+    if len(counts) == 1:
+        return "one: it cannot be shared"
+    return f"{_each(counts[1:])} can share it (--processes)"
 
 
 def _each(numbers: Sequence[int]) -> str:
