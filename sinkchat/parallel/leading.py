@@ -20,7 +20,7 @@ from sinkchat.cache.storage import KeysValues, Storage
 from sinkchat.parallel.exchange import collected, dealt
 from sinkchat.parallel.link import Followers
 
-_HELD_BACK = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_HELD_BACK = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGTSTP") if hasattr(signal, name)]
 
 
 class LeadingForward(Forward):
