@@ -24,7 +24,7 @@ from sinkchat.models.budget import Budget
 from sinkchat.models.checkpoint import read_config, read_weights
 from sinkchat.models.loading import LoadOptions, load_model
 from sinkchat.models.quantization import METHODS
-from sinkchat.models.spread import Cut, DeviceMap, Placement, Spread, Whole, place, whereabouts
+from sinkchat.models.spread import Cut, DeviceMap, Placement, Spread, Whole, place, places, whereabouts
 from sinkchat.parallel.ranks import Ranks
 
 CPU = LoadOptions(device="cpu", dtype="float32")
@@ -164,6 +164,41 @@ def test_a_model_that_does_not_fit_memory_is_read_from_disk_in_part(
     ids = torch.arange(5, 12)[None]
     with torch.inference_mode():
         assert torch.equal(model(input_ids=ids).logits, tiny_model("llama", LAYERS)(input_ids=ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("device", "share", "quant", "asked", "expected"),
+    [
+        ("cpu", 1.0, "none", "auto", ("cpu",)),
+        ("cpu", 0.8, "none", "auto", ("memory", "disk")),
+        ("cpu", 0.8, "none", "cpu", ()),
+        ("cpu", 0.8, "int4", "auto", ()),
+        ("cuda:0", 1.0, "none", "auto", ("cuda:0",)),
+        ("cuda:0", 0.2, "none", "auto", ("cuda:0", "cuda:1")),
+        ("cuda:0", 0.1, "none", "auto", ("cuda:0", "cuda:1", "memory", "disk")),
+        ("cuda:0", 0.2, "nf4", "auto", ("cuda:0", "cuda:1")),
+        ("cuda:0", 0.1, "nf4", "auto", ()),
+    ],
+)
+def test_the_places_that_show_names_are_those_of_the_placement(
+    folder: Path, device: str, share: float, quant: str, asked: str, expected: tuple[str, ...]
+) -> None:
+    """The second CUDA device has five times as much free as the first, memory three times as much."""
+    weights = read_weights(folder, name="model")
+    budget = Budget(METHODS[quant], weights, torch.float32, torch.device(device), free=None)
+    budget = replace(budget, free=int(share * budget.needed))
+    first = budget.free or 0
+    free: dict[str | int, int] = {0: first, 1: 5 * first, "cpu": 3 * first}
+    assert places(budget, asked, free=lambda: free) == expected
+
+
+def test_what_is_said_to_fill_memory_then_disk_lies_in_both(folder: Path, loads: Callable[[Placement], Any]) -> None:
+    weights = read_weights(folder, name="model")
+    budget = Budget(METHODS["none"], weights, torch.float32, torch.device("cpu"), free=None)
+    budget = replace(budget, free=int(0.8 * budget.needed))
+    placement = place(budget, read_config(folder, name="model", trust_remote_code=False), name="model", asked="auto")
+    assert isinstance(placement, Spread)
+    assert set(placement.device(loads(placement)).split(" + ")) == set(places(budget, "auto"))
 
 
 @pytest.fixture

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from gguf_files import write_gguf
+from safetensors.torch import save_file
 from stub_hub import Repository, StubHub, files_of, stub_hub
 from tiny import tiny_model, tiny_tokenizer
+from transformers import LlamaConfig
 from worlds import sinkchat
 
 from sinkchat.errors import ModelError
@@ -254,6 +257,23 @@ def test_show_in_words(folder: Path) -> None:
         "--cache-size 2048   512 KiB  fits",
         "--cache-size 4096  1.00 MiB  fits",
     ]
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="auto is not the CPU here")
+def test_a_model_that_does_not_fit_is_shown_with_where_it_would_lie(tmp_path: Path) -> None:
+    """Terabytes of weights, of which none are there."""
+    wide = {"hidden_size": 65_536, "intermediate_size": 40_000_000, "num_attention_heads": 64, "head_dim": 1024}
+    config = LlamaConfig(**wide, num_key_value_heads=8, num_hidden_layers=2, vocab_size=260)
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    save_file({}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert [way["places"] for way in shown(str(tmp_path))["weights"]] == [[]] * 6
+    outcome = sinkchat(f"show {tmp_path} --device auto --dtype bfloat16")
+    assert "processes     2, 4 or 8 can share it (--processes)\n" in outcome.stdout
+    assert "\nspread: --device auto fills memory, then disk\n" in outcome.stdout
+    rows = [line.split() for line in outcome.stdout.splitlines() if line.startswith("--quant")]
+    assert [row[1] for row in rows if "spread" in row] == ["none"]
 
 
 def test_a_base_model_and_a_template_of_a_person_are_told(folder: Path, tmp_path: Path) -> None:

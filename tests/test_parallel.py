@@ -238,7 +238,7 @@ def test_processes_that_cannot_share_the_heads_alike_are_refused(saved: Callable
     error = refusal(saved(num_attention_heads=8, num_key_value_heads=4), cut(3))
     assert isinstance(error, UsageError)
     assert error.message == "3 processes cannot share the 8 attention heads of model alike"
-    assert error.hint == "--processes 2 or 4"
+    assert error.hint == "--processes 2, 4"
     assert (
         refusal(saved(), cut(4)).message == "4 processes cannot share the 2 heads of keys and values of model alike"
     )

@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from sinkchat.cache.probe import LayerLayout, layer_shapes
 from sinkchat.errors import CannotStream, SinkchatError
+from sinkchat.models.budget import Budget
 from sinkchat.models.checkpoint import Weight, read_config, read_weights, shipped_quantization
 from sinkchat.models.conversion import kept_conversion
 from sinkchat.models.families import limits_of
@@ -29,7 +30,7 @@ from sinkchat.models.quantization import choose_quantization, methods_on
 from sinkchat.models.shipped import shipped_method
 from sinkchat.models.sources import Fetching, Located, find_source
 from sinkchat.models.speeds import MEASURED_ON, speed_of
-from sinkchat.models.spread import process_counts
+from sinkchat.models.spread import places, process_counts
 
 SMALLEST_CACHE = 256
 LARGEST_CACHE = 32_768
@@ -60,6 +61,8 @@ class Way:
     """why it cannot be had here, or empty"""
     is_auto: bool
     """whether it is what `--quant auto` means here"""
+    places: tuple[str, ...]
+    """where the weights would lie, each place filled before the next; empty: nowhere, or not known"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,12 @@ def describe(
     kv = sum(one.heads * (one.key_width + one.value_width) * one.dtype.itemsize for one in layouts) or None
     cache_size = min(cache_size, limits.capacity or cache_size)
     held = _Held(
-        dtype, device, free, None if kv is None else kv * cache_size, _auto(located, config, device, options)
+        dtype,
+        device,
+        free,
+        None if kv is None else kv * cache_size,
+        _auto(located, config, device, options),
+        options.device,
     )
     weights = held.shipped(config, folder, located.name) or held.ways(model)
     description = Description(
@@ -205,6 +213,8 @@ class _Held:
     kv: int | None
     """bytes in `dtype`"""
     auto: str
+    asked: str
+    """the word of `--device`"""
 
     def ways(self, model: nn.Module) -> tuple[Way, ...]:
         weights = tuple(Weight(name, tuple(one.shape), 0) for name, one in model.named_parameters())
@@ -233,6 +243,7 @@ class _Held:
             reads=None if speed is None else speed.reads,
             obstacle=self._obstacle(method),
             is_auto=word == self.auto,
+            places=places(Budget(method, weights, dtype, self.device, self.free), self.asked) if nbytes else (),
         )
 
     def _obstacle(self, method: Quantization) -> str:

@@ -7,7 +7,7 @@ things lie afterwards. Keys and values lie where their layer computes; the probe
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol
@@ -117,7 +117,7 @@ class Cut:
             if number % self.ranks.count:
                 raise UsageError(
                     f"{self.ranks.count} processes cannot share the {number} {what} of {name} alike",
-                    hint=f"--processes {' or '.join(map(str, others))}" if others else "one process",
+                    hint=f"--processes {', '.join(map(str, others))}" if others else "one process",
                 )
 
 
@@ -171,8 +171,29 @@ def place(
         return cut
     if device_map is not None:
         return Spread(device_map)
+    return _in_one_process(budget, asked, get_max_memory)
+
+
+def places(
+    budget: Budget, asked: str, *, free: Callable[[], Mapping[str | int, int]] = get_max_memory
+) -> tuple[str, ...]:
+    """Where `place` puts weights in one process, in words, each filled before the next; nowhere: none.
+
+    `free` gives bytes as accelerate does: by the number of a CUDA device, and of "cpu".
+    """
+    try:
+        placement = _in_one_process(budget, asked, free)
+    except OutOfMemory:
+        return ()
+    if isinstance(placement, Whole):
+        return (str(placement.where),)
+    names = tuple(_name(place) for place in placement.max_memory or ())
+    return (*names, "disk") if "memory" in names else names
+
+
+def _in_one_process(budget: Budget, asked: str, free: Callable[[], Mapping[str | int, int]]) -> "Whole | Spread":
     if asked == "auto" and budget.free is not None and budget.needed > budget.free:
-        return _spread(budget)
+        return _spread(budget, free)
     budget.check()
     return Whole(budget.device)
 
@@ -188,12 +209,13 @@ def _check_parts(budget: Budget, ranks: Ranks) -> None:
         )
 
 
-def _spread(budget: Budget) -> Placement:
+def _spread(budget: Budget, free: Callable[[], Mapping[str | int, int]]) -> Spread:
+    memory: dict[str | int, int]
     if budget.device.type == "cuda":
-        memory = {where: int(_SHARE * free) for where, free in get_max_memory().items() if where != "mps"}
-        on_devices = sum(free for where, free in memory.items() if where != "cpu")
-        if budget.needed <= on_devices:
-            return Spread("auto", {where: free for where, free in memory.items() if where != "cpu"})
+        memory = {where: int(_SHARE * nbytes) for where, nbytes in free().items() if where != "mps"}
+        on_devices = {where: nbytes for where, nbytes in memory.items() if where != "cpu"}
+        if budget.needed <= sum(on_devices.values()):
+            return Spread("auto", on_devices)
     else:
         memory = {budget.device.type: int(_SHARE * (budget.free or 0))}
     if budget.method.name != "none" or budget.device.type == "mps":

@@ -107,6 +107,8 @@ def _describe(model: "Description", template: str, notices: Iterable[str], stdou
     write_table(_ways(model.weights), stdout, right=(1, 2, 4, 5))
     if model.measured_on:
         stdout.write(f"speeds as multiples of bfloat16's, measured with {model.measured_on}\n")
+    for places in dict.fromkeys(way.places for way in model.weights if len(way.places) > 1 and not way.obstacle):
+        stdout.write(f"spread: --device auto fills {', '.join(places[:-1])}, then {places[-1]}\n")
     for way in model.weights:
         if way.obstacle:
             stdout.write(f"note: {one_line(way.obstacle)}\n")
@@ -119,7 +121,7 @@ def _describe(model: "Description", template: str, notices: Iterable[str], stdou
 def _ways(ways: Sequence["Way"]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("", "weights", "cache", "here", "writes", "reads", "")]
     for way in ways:
-        here = "not here" if way.obstacle else _FITS[way.fits]
+        here = "not here" if way.obstacle else "spread" if len(way.places) > 1 else _FITS[way.fits]
         sizes = ("?" if size is None else memory_size(size) for size in (way.nbytes, way.kv_nbytes))
         speeds = ("" if speed is None else f"{speed:.1f}" for speed in (way.writes, way.reads))
         rows.append((f"--quant {way.choice}", *sizes, here, *speeds, "auto" if way.is_auto else ""))
@@ -153,7 +155,8 @@ def _processes(counts: Sequence[int] | None) -> str:
         return "any number can share it (--processes)"
     if len(counts) == 1:
         return "one: it cannot be shared"
-    return f"{_each(counts[1:])} can share it (--processes)"
+    *several, last = counts[1:]
+    return f"{', '.join(map(str, several))}{' or ' if several else ''}{last} can share it (--processes)"
 
 
 def _each(numbers: Sequence[int]) -> str:
