@@ -340,5 +340,5 @@ def test_forgetting_takes_as_many_operations_however_many_layers(is_marked: bool
             captured.engine.mark()
         forgetting.append(operations(captured.engine.cache.make_room))
         turning.append(operations(lambda ring=captured.ring: ring.turn(4, 60, -8)))
-    assert forgetting[0] == forgetting[1] < 100
+    assert forgetting[0] == forgetting[1] < 120  # torch 2.13: 85; 2.8: 110, with a slice for each whole dimension
     assert turning[0] < turning[1]  # the control: what goes a layer at a time
