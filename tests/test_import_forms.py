@@ -175,7 +175,10 @@ def in_a_document(message: object) -> str:
         ("7", " line 1: a number where an object with role and content belongs"),
         ("\nhello", " line 2: not JSON: expecting value at column 1"),
         ('{"role": "user', " line 1: not JSON: unterminated string starting at at column 10"),
-        (f"\n{WHOLE[:-1]},\n1}}", ": not JSON: expecting property name enclosed in double quotes at line 3, column 1"),
+        (
+            f"\n{WHOLE[:-1]},\n1}}",
+            ": not JSON: expecting property name enclosed in double quotes at line 3, column 1",
+        ),
         ('{"messages": [', ": not JSON: expecting value at line 1, column 15"),
         ("{\n" + "[" * 100_000, ": not JSON: expecting property name enclosed in double quotes at line 2, column 1"),
         ("[\n" + "[" * 100_000, ": not JSON: nested too deeply"),
