@@ -35,6 +35,7 @@ from sinkchat.terminal.asked.request import (
 from sinkchat.terminal.conversation import Conversation
 from sinkchat.terminal.environment import ColorChoice, Environment, silence
 from sinkchat.terminal.lab.commands import register
+from sinkchat.terminal.lab.running import Action, Dtype
 from sinkchat.terminal.loading import leave_at_once, load_is_running
 from sinkchat.terminal.processes import as_one_of
 from sinkchat.terminal.screen import Beside
@@ -44,8 +45,6 @@ from sinkchat.terminal.told import as_told
 if TYPE_CHECKING:
     from sinkchat.parallel.link import Followers
 
-Action: TypeAlias = Callable[[], ExitStatus]
-Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 Start: TypeAlias = Callable[[Request, Callable[[str], None]], Conversation]
 
 
@@ -148,6 +147,7 @@ def run(
     dtype: Annotated[Dtype | None, options.Dtype] = None,
     device: Annotated[str | None, options.Device] = None,
     processes: Annotated[str | None, options.Processes] = None,
+    threads: Annotated[str | None, options.Threads] = None,
     revision: Annotated[str | None, options.Revision] = None,
     offline: Annotated[bool, options.Offline] = False,
     trust_remote_code: Annotated[bool, options.TrustRemoteCode] = False,

@@ -105,6 +105,7 @@ def test_sinks_auto_is_the_default() -> None:
         ("run --seed x", "--seed is x; use a whole number from 0 up, or none"),
         ("run -n -5", "--max-tokens is -5; use a whole number from 0 up"),
         ("run --stop ''", "--stop is empty; use a text that is not empty, or none"),
+        ("run --threads 0", "--threads is 0; use a whole number from 1 up"),
         ("run --cache-size 0", "--cache-size is 0; use a whole number from 1 up"),
         ("run --sinks few", "--sinks is few; use auto or a whole number from 0 up"),
         ("run -s a --system-file b", "--system and --system-file are both given"),

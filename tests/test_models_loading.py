@@ -125,6 +125,17 @@ def test_the_dtype_asked_for_is_the_dtype_of_the_weights(folder: Path, dtype: st
     assert loaded.dtype == dtype
 
 
+def test_a_model_computes_with_as_many_threads_as_were_asked_for(folder: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        load_model(str(folder), replace(CPU, threads=before + 1))
+        assert torch.get_num_threads() == before + 1
+        load_model(str(folder), CPU)
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_auto_dtype_on_a_cpu_is_what_it_multiplies_natively(folder: Path) -> None:
     expected = "bfloat16" if cpu_has_bfloat16() else "float32"
     assert load_model(str(folder), LoadOptions(device="cpu")).dtype == expected

@@ -64,6 +64,8 @@ class LoadOptions:
     """accelerate's, in place of what `device` would be"""
     ranks: Ranks | None = None
     """which of several processes this is that share the model"""
+    threads: int | None = None
+    """of this process, on a CPU; None: as torch has it"""
     revision: str | None = None
     offline: bool = False
     trust_remote_code: bool = False
@@ -103,6 +105,8 @@ def load_model(
     # 1. Where it will run, and where its files lie.
     options = options if options.ranks is None else _uncut(options)
     device = choose_device(options.device) if options.ranks is None else device_of_rank(options.device, options.ranks)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
     unstored = choose_dtype(options.dtype, device, stored=None)
     require_known(options.quant)
     located = find_source(name).locate(Fetching(options.revision, options.offline), progress=progress)
@@ -123,14 +127,8 @@ def load_model(
     method, why = _choose(located, device, options, shipped=shipped_quantization(config))
     dtype = _compute_dtype(method, dtype, asked=options.dtype)
     budget = Budget(method, weights, dtype, device, free=free_memory(device))
-    placement = place(
-        budget,
-        config,
-        name=located.name,
-        asked=options.device,
-        device_map=options.device_map,
-        ranks=options.ranks,
-    )
+    asked, device_map = options.device, options.device_map
+    placement = place(budget, config, name=located.name, asked=asked, device_map=device_map, ranks=options.ranks)
 
     # 5. The weights.
     if options.ranks is not None:

@@ -88,6 +88,7 @@ Quant = _option("--quant", None, MODEL, "Quantisation; what auto chose is printe
 Dtype = _option("--dtype", None, MODEL, "Precision of the weights that are not quantised.")
 Device = _option("--device", "auto|cuda[:N]|mps|cpu", MODEL, "Where the model runs.")
 Processes = _option("--processes", "N", MODEL, "Cut the model across N processes, one a CUDA device (1).")
+Threads = _option("--threads", "N", MODEL, "Threads on a CPU (one a core); fewer are faster on a busy machine.")
 Revision = _option("--revision", "NAME", MODEL, "Branch, tag or commit on the Hub.")
 NoCompile = _option("--no-compile", None, MODEL, "Decode by the model's own code, slower, with nothing compiled.")
 Offline = _option("--offline", None, MODEL, "Use only what is on this machine.")

@@ -163,6 +163,8 @@ def processes_for(chosen: Mapping[str, Chosen]) -> int:
 def load_options_for(chosen: Mapping[str, Chosen]) -> dict[str, Any]:
     """The fields of `LoadOptions` that were given."""
     options = _picked(chosen, LOAD_OPTIONS)
+    if (threads := chosen.get("threads")) is not None:
+        options["threads"] = _whole_number(threads, at_least=1)
     if _value(chosen, "no_compile"):
         options["compile"] = False
     if (template := chosen.get("chat_template")) is not None:

@@ -106,6 +106,7 @@ def bench(
     quant: Annotated[options.QuantName | None, options.Quant] = None,
     dtype: Annotated[Dtype | None, options.Dtype] = None,
     device: Annotated[str | None, options.Device] = None,
+    threads: Annotated[str | None, options.Threads] = None,
     revision: Annotated[str | None, options.Revision] = None,
     offline: Annotated[bool, options.Offline] = False,
     trust_remote_code: Annotated[bool, options.TrustRemoteCode] = False,

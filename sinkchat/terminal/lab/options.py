@@ -19,7 +19,7 @@ from sinkchat.terminal.environment import Environment
 
 MEASURING = "Measuring"
 
-_FROM_CONFIG = ("model", *LOAD_OPTIONS, "no_compile", "color")
+_FROM_CONFIG = ("model", *LOAD_OPTIONS, "threads", "no_compile", "color")
 """options whose values in config.toml hold for measurements too; its `cache-size` is that of a chat"""
 
 
