@@ -126,6 +126,29 @@ def compiled_engine(
     return Engine(model, cache, forward=AcceleratedForward(model, ring, source)), source
 
 
+LOADING = """
+from stepping import ring_cache
+from tiny import tiny_model
+from sinkchat.engine.compilation import Compilation
+
+model = tiny_model("llama", 2)
+source = Compilation(model, ring_cache(model, capacity=96)[1]).begin()
+source.wait(300)
+print(source.state)
+"""
+
+
+@pytest.mark.slow
+def test_a_step_is_read_from_the_disk_without_a_word(compiled):
+    """In a process of its own, since torch says what it has to say at its first import of a part."""
+    _, home = compiled
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "SINKCHAT_CACHE_DIR": str(home / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING], env=environment, text=True, capture_output=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("compiled\n", "")
+
+
 def test_a_compiled_step_says_what_the_model_says_past_evictions(compiled):
     model, _ = compiled
     engine, source = compiled_engine(model)

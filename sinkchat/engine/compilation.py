@@ -7,6 +7,7 @@ pipe, it comes to its turn after `PATIENCE` seconds. A program that ends takes i
 
 import atexit
 import hashlib
+import logging
 import os
 import signal
 import subprocess
@@ -221,7 +222,7 @@ def _cpu_flags() -> str:
 
 def load_step(folder: Path, model: nn.Module, ring: RingStorage, *, reach: Callable[[], int]) -> Step:
     """The compiled step in `folder` over the weights of `model` and the first `reach()` blocks of `ring`."""
-    with _one_thread_setting():
+    with _one_thread_setting(), _no_word_of_cuda():
         packages = {part: torch._inductor.aoti_load_package(str(folder / f"{part}.pt2")) for part in PARTS}
     runs = {part: package.loader.run for part, package in packages.items()}
     return SectionedStep(model, ring, reach=reach, **runs)
@@ -236,6 +237,18 @@ def _one_thread_setting() -> Iterator[None]:
     finally:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
+
+
+@contextmanager
+def _no_word_of_cuda() -> Iterator[None]:
+    """A torch for CUDA that finds a toolkit and no device says so (2.11), amid the prompt. It was not asked."""
+    logger = logging.getLogger("torch.utils.cpp_extension")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def obstacle(layouts: Sequence[LayerLayout], capacity: int) -> str | None:
