@@ -245,6 +245,7 @@ def test_ctrl_c_twice_leaves_and_memory_goes_on_to_the_bit(tmp_path: Path, endle
     with Chat(f"{endless} -n 0", tmp_path) as chat:
         assert chat.is_asked_and_answers("hello", 1)
         chat.type(CTRL_C)
+        chat.watch(0.5)  # two signals at once are one
         chat.type(CTRL_C)
         assert chat.status() == 130
         assert not [row for row in chat.rows if row.startswith("error: ")]
