@@ -1,5 +1,6 @@
 """A model cut across two processes: the same numbers as in one, whatever is done to memory. gloo, on a CPU."""
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -237,10 +238,11 @@ def cut(count: int, **options: Any) -> LoadOptions:
 def test_processes_that_cannot_share_the_heads_alike_are_refused(saved: Callable[..., str]) -> None:
     error = refusal(saved(num_attention_heads=8, num_key_value_heads=4), cut(3))
     assert isinstance(error, UsageError)
-    assert error.message == "3 processes cannot share the 8 attention heads of model alike"
-    assert error.hint == "--processes 2, 4"
+    assert error.message == "3 processes cannot share model alike: its attention heads number 8"
+    assert error.hint == "--processes 2 or 4"
     assert (
-        refusal(saved(), cut(4)).message == "4 processes cannot share the 2 heads of keys and values of model alike"
+        refusal(saved(), cut(4)).message
+        == "4 processes cannot share model alike: its heads of keys and values number 2"
     )
 
 
@@ -279,7 +281,18 @@ def test_a_number_that_can_be_had_is_named(saved: Callable[..., str]) -> None:
     assert refusal(saved(**ninths), cut(2)).hint == "--processes 3"
     error = refusal(saved(num_key_value_heads=1), cut(2))
     assert (error.message, error.hint) == (
-        "2 processes cannot share the 1 heads of keys and values of model alike",
+        "2 processes cannot share model alike: its heads of keys and values number 1",
+        "one process",
+    )
+
+
+def test_weights_that_come_quantised_are_not_cut(saved: Callable[..., str]) -> None:
+    folder = Path(saved())
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
+    error = refusal(str(folder), cut(2))
+    assert (error.message, error.hint) == (
+        "model comes quantised (gptq), and is not cut across processes",
         "one process",
     )
 

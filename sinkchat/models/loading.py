@@ -171,6 +171,10 @@ def _choose(
     located: Located, device: torch.device, options: LoadOptions, *, shipped: str | None
 ) -> tuple[Quantization, tuple[str, ...]]:
     """The method for what was located; a file's own conversion is not how it was shipped."""
+    if options.ranks is not None and shipped is not None:
+        raise ModelError(
+            f"{located.name} comes quantised ({shipped}), and is not cut across processes", hint="one process"
+        )
     asked, dtype = options.quant, options.dtype
     if located.path.is_dir():
         return choose_quantization(asked, device, shipped=shipped, dtype=dtype)

@@ -116,8 +116,8 @@ class Cut:
         for what, number in shared.items():
             if number % self.ranks.count:
                 raise UsageError(
-                    f"{self.ranks.count} processes cannot share the {number} {what} of {name} alike",
-                    hint=f"--processes {', '.join(map(str, others))}" if others else "one process",
+                    f"{self.ranks.count} processes cannot share {name} alike: its {what} number {number}",
+                    hint=f"--processes {' or '.join(map(str, others))}" if others else "one process",
                 )
 
 
