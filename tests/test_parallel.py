@@ -38,6 +38,8 @@ MORE = ("qwen3", "gpt_neox")
 ANY = ("phi3", "phi3, longrope", "phi4, partial", "olmo2", "olmo3")
 COUNTS = dict.fromkeys(ANY) | dict.fromkeys(("phi", "gptj", "codegen", "deepseek_v2", "deepseek_v3"), (1, 2, 4))
 """how many processes can share a model of a family that has a plan, where that is not 1 or 2; None: any number"""
+PLANNED_SINCE_5_17 = {"codegen", "gptj"}
+"""families that transformers 5.17 has no plan for yet"""
 WHOLE = ("mpt", "falcon", "falcon, new", "falcon, alibi", "stablelm", "bloom", "gpt_oss")
 """families without a plan for their layers"""
 
@@ -113,7 +115,7 @@ def test_every_family_computes_the_same_in_two_processes_or_is_refused(tmp_path:
     model.save_pretrained(tmp_path / "model")
     tiny_tokenizer().save_pretrained(tmp_path / "model")
     name = str(tmp_path / "model")
-    if family in WHOLE:
+    if family in WHOLE or (family in PLANNED_SINCE_5_17 and not model.config.base_model_tp_plan):
         assert process_counts(model.config) == (1,)
         assert refusal(name, cut(2)).message.endswith("transformers has no plan for its layers")
         return
