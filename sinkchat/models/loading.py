@@ -172,7 +172,7 @@ def _choose(
 ) -> tuple[Quantization, tuple[str, ...]]:
     """The method for what was located; a file's own conversion is not how it was shipped."""
     if options.ranks is not None and shipped is not None:
-        raise ModelError(
+        raise UsageError(
             f"{located.name} comes quantised ({shipped}), and is not cut across processes", hint="one process"
         )
     asked, dtype = options.quant, options.dtype
