@@ -23,7 +23,7 @@ from sinkchat.chat.snapshot import SavedMemory, identity_of, load_snapshot, save
 from sinkchat.chat.start import build_engine, start_session
 from sinkchat.engine.engine import Engine
 from sinkchat.engine.segment import Segment
-from sinkchat.errors import ModelError, SinkchatError, UsageError
+from sinkchat.errors import SinkchatError, UsageError
 from sinkchat.lab.families.configs import STREAMING
 from sinkchat.models.loading import LoadOptions, load_model
 from sinkchat.models.spread import Cut, process_counts
@@ -301,7 +301,7 @@ def test_weights_that_come_quantised_are_not_cut(saved: Callable[..., str]) -> N
 
 def test_a_model_without_a_plan_is_refused(saved: Callable[..., str]) -> None:
     error = refusal(saved("stablelm"), cut(2))
-    assert isinstance(error, ModelError)
+    assert isinstance(error, UsageError)
     assert error.message == "model cannot be cut across 2 processes: transformers has no plan for its layers"
 
 

@@ -18,7 +18,7 @@ from in_processes import Child, ranks_in
 from terminals import CTRL_C
 from tiny import tiny_model, tiny_tokenizer
 
-from sinkchat.errors import DeviceLost, ExitStatus, ModelError
+from sinkchat.errors import DeviceLost, ExitStatus, ModelError, UsageError
 from sinkchat.parallel.link import GRACE_SECONDS, Followers, Leader
 from sinkchat.parallel.ranks import mute_followers
 from sinkchat.terminal.signals import leaving_on_signals
@@ -76,6 +76,26 @@ def test_a_process_that_fails_says_why_by_the_first(tmp_path: Path) -> None:
     first, second = leading(tmp_path, sleeping), following(tmp_path, failing)
     assert second.answer() == ExitStatus.MODEL
     assert str(first.answer()) == "process 1 of 2 (counted from 0) failed: its weights are damaged"
+
+
+def test_what_all_meet_alike_is_said_by_the_first_however_slow_it_is(tmp_path: Path) -> None:
+    def asked_too_much(leader: Leader) -> ExitStatus:
+        def follow(orders: Any) -> None:
+            next(orders)
+            raise UsageError("two cannot share it")
+
+        return leader.serve(follow)
+
+    def slowly(followers: Followers) -> None:
+        followers.tell("begin")
+        time.sleep(3)
+        raise UsageError("two cannot share it", hint="--processes 3")
+
+    first, second = leading(tmp_path, slowly), following(tmp_path, asked_too_much)
+    error = first.answer()
+    assert isinstance(error, UsageError)
+    assert str(error) == "two cannot share it"
+    assert second.answer() == ExitStatus.OK
 
 
 def test_what_is_asked_of_a_process_that_is_gone_raises(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from accelerate.utils import get_max_memory
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig
 
-from sinkchat.errors import ModelError, OutOfMemory, UsageError
+from sinkchat.errors import OutOfMemory, UsageError
 from sinkchat.models.budget import Budget
 from sinkchat.models.progress import memory_size
 from sinkchat.parallel.ranks import Ranks
@@ -108,7 +108,7 @@ class Cut:
         """Raises where the model cannot be cut so."""
         shared = _to_share(config)
         if shared is None:
-            raise ModelError(
+            raise UsageError(
                 f"{name} cannot be cut across {self.ranks.count} processes: transformers has no plan for its layers",
                 hint="one process: --device auto spreads what does not fit",
             )

@@ -18,7 +18,7 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from types import FrameType, TracebackType
 from typing import Any, TypeAlias
 
-from sinkchat.errors import DeviceLost, ExitStatus, SinkchatError
+from sinkchat.errors import DeviceLost, ExitStatus, SinkchatError, UsageError
 from sinkchat.parallel.ranks import Ranks
 
 Order: TypeAlias = tuple[Any, ...]
@@ -29,6 +29,8 @@ MEETING_SECONDS = 300.0
 GRACE_SECONDS = 5.0
 """how long a process that has heard of the end may take to leave by itself"""
 _MOMENT_SECONDS = 2.0
+_ALIKE_SECONDS = 60.0
+"""how long rank 0 may take to meet what all meet, each in its own time"""
 _SAY_NO_MORE: Order = ("end",)
 
 
@@ -174,6 +176,9 @@ class Leader:
         """Follows until the end. What fails here is told by rank 0, with its reason."""
         try:
             follow(self.orders())
+        except UsageError as error:  # what was asked for cannot be, for rank 0 neither, and it knows what to type
+            if self._report(error.message, patience=_ALIKE_SECONDS):
+                return error.exit_status
         except SinkchatError as error:
             if self._report(error.message):
                 return error.exit_status
@@ -182,9 +187,9 @@ class Leader:
                 return ExitStatus.UNEXPECTED
         return ExitStatus.OK
 
-    def _report(self, failure: str) -> bool:
+    def _report(self, failure: str, *, patience: float = _MOMENT_SECONDS) -> bool:
         """Says why this process fails. Whether rank 0 is there to hear it; what befalls both, it says itself."""
-        if self._has_ended.wait(_MOMENT_SECONDS):
+        if self._has_ended.wait(patience):
             return False
         with suppress(OSError):
             self.link.send(failure)
