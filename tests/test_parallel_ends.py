@@ -50,12 +50,14 @@ def killed(leader: Leader) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def failing(leader: Leader) -> ExitStatus:
+def failing(error: Exception) -> Callable[[Leader], ExitStatus]:
+    """A process that meets `error` with the first order."""
+
     def follow(orders: Any) -> None:
         next(orders)
-        raise ModelError("its weights are damaged")
+        raise error
 
-    return leader.serve(follow)
+    return lambda leader: leader.serve(follow)
 
 
 def obedient(leader: Leader) -> Any:
@@ -73,25 +75,18 @@ def test_a_process_that_is_killed_ends_the_first_with_a_sentence(tmp_path: Path)
 
 
 def test_a_process_that_fails_says_why_by_the_first(tmp_path: Path) -> None:
-    first, second = leading(tmp_path, sleeping), following(tmp_path, failing)
+    first, second = leading(tmp_path, sleeping), following(tmp_path, failing(ModelError("its weights are damaged")))
     assert second.answer() == ExitStatus.MODEL
     assert str(first.answer()) == "process 1 of 2 (counted from 0) failed: its weights are damaged"
 
 
 def test_what_all_meet_alike_is_said_by_the_first_however_slow_it_is(tmp_path: Path) -> None:
-    def asked_too_much(leader: Leader) -> ExitStatus:
-        def follow(orders: Any) -> None:
-            next(orders)
-            raise UsageError("two cannot share it")
-
-        return leader.serve(follow)
-
     def slowly(followers: Followers) -> None:
         followers.tell("begin")
         time.sleep(3)
         raise UsageError("two cannot share it", hint="--processes 3")
 
-    first, second = leading(tmp_path, slowly), following(tmp_path, asked_too_much)
+    first, second = leading(tmp_path, slowly), following(tmp_path, failing(UsageError("two cannot share it")))
     error = first.answer()
     assert isinstance(error, UsageError)
     assert str(error) == "two cannot share it"
